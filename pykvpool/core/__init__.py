@@ -1,0 +1,1 @@
+"""The decisions of the pool, without I/O, clock or randomness. Start with `master`."""
