@@ -95,8 +95,8 @@ class _Handshake:
 class ClientHandshake(_Handshake):
     """The peer's end: send `start()`, then feed frames to `receive` and send what it returns, until `welcome` is set.
 
-    `receive` raises `Refused`, `SessionExpired` (the session to resume is over; `parting` says why), another error that
-    the master gave, or `ProtocolError` (this is no master of ours). Then send `farewell`, if there is one, and close.
+    `receive` raises `Refused`, `SessionExpired` (the session to resume is over; its field `parting` says why), another
+    error that the master gave, or `ProtocolError` (no master of ours). Then send `farewell`, if there is one; close.
     """
 
     def __init__(self, identity: Identity, nonce: bytes, token: str | None = None) -> None:
@@ -105,8 +105,6 @@ class ClientHandshake(_Handshake):
         self._identity = identity
         #: Set when the handshake has succeeded.
         self.welcome: Welcome | None = None
-        #: What the master gave as the reason of its refusal, for programs.
-        self.parting = Parting.NONE
 
     def start(self) -> bytes:
         """The hello to send."""
@@ -142,8 +140,7 @@ class ClientHandshake(_Handshake):
                 return None
             case Farewell(code=code, message=message, parting=parting):
                 self._move(Seen.FAREWELL)
-                self.parting = parting
-                raise from_code(code, message)
+                raise from_code(code, message, {"parting": parting.value})
             case _:
                 raise self._refuse(ProtocolError("the other end speaks like a client, not like a master"))
 
