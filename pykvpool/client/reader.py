@@ -3,9 +3,9 @@
     GetReplicas ──► lease + replicas ──► read ──► `leave` ──► result
                                           └─ failed: the next replica, until none is left
 
-`leave` is the one gate that bytes pass on their way to the caller: the lease must still be trusted *after* the transfer,
-and where a CPU saw the bytes their checksum must be the committed one. No read path goes round it. The lease is released
-only after the fabric has drained.
+`leave` is the one gate that bytes pass on their way to the caller: the lease must still be trusted *after* the
+transfer, and where a CPU saw the bytes their checksum must be the committed one. No read path goes round it. The lease
+is released only after the fabric has drained.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One mount: memory that this node lends, under one generation, offered on every fabric the node serves.
 
-A mount is never repaired. When its session ends, or the master no longer knows it, the whole mount is destroyed on every
-fabric and fresh memory under a fresh generation takes its place, so that nothing that anyone still holds for the old one
-can touch the new (promise P5).
+A mount is never repaired. When its session ends, or the master no longer knows it, the whole mount is destroyed on
+every fabric and fresh memory under a fresh generation takes its place, so that nothing that anyone still holds for the
+old one can touch the new (promise P5).
 """
 
 from __future__ import annotations
