@@ -28,7 +28,8 @@ from pykvpool.errors import InvalidArgument, PoolError
 from pykvpool.fabric.base import Peer
 from pykvpool.fabric.registry import FabricSettings, make_clients
 from pykvpool.fabric.router import Router
-from pykvpool.memory.buffers import BufferLike, RegisteredBuffer, RegisteredBuffers, fresh_bytes, pieces_of
+from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_pieces
+from pykvpool.memory.fresh import fresh_bytes
 from pykvpool.model.commands import MAX_REPLICAS
 from pykvpool.model.keys import DEFAULT_NAMESPACE, Scope, key_bytes, key_text
 from pykvpool.model.objects import Pin, Vouch
@@ -53,7 +54,7 @@ class Client(Verbs):
         self._options = options
         self._writer = Writer(link, router, self._statistics)
         self._reader = Reader(link, router, self._statistics)
-        self._registered = RegisteredBuffers()
+        self._registered = BufferRegistry()
 
     @classmethod
     async def connect(
@@ -243,7 +244,7 @@ class Client(Verbs):
             raise InvalidArgument(f"{len(keys)} keys but {len(buffers)} buffers: one buffer per key is needed")
 
         def destination(buffer: Data) -> Callable[[int], Sequence[memoryview]]:
-            return lambda size_bytes: pieces_of(buffer, writable=True)
+            return lambda size_bytes: as_pieces(buffer, writable=True)
 
         jobs = [_get_job(key, destination(buffer)) for key, buffer in zip(keys, buffers, strict=True)]
         return await self._get(jobs, scope, timeout_s)
@@ -304,14 +305,14 @@ class Client(Verbs):
 
     # -- the caller's memory ---------------------------------------------------------------------------------------
 
-    def register(self, buffer: BufferLike) -> RegisteredBuffer:
+    def register(self, buffer: object) -> RegisteredBuffer:
         """Announce memory that transfers will use again and again (fabrics that need it register it once)."""
         self._check_open()
-        return self._registered.add(buffer)
+        return self._registered.register(buffer)
 
     def unregister(self, buffer: RegisteredBuffer) -> None:
         """Take it back. Harmless for one that is not registered."""
-        self._registered.discard(buffer)
+        self._registered.unregister(buffer)
 
 
 def _check_replicas(replicas: int, min_replicas: int) -> None:
@@ -326,7 +327,7 @@ def _put_job(item: PutItem) -> PutJob:
     try:
         hash_ = key_bytes(item.key)
         parent = None if item.parent is None else key_bytes(item.parent)
-        pieces = pieces_of(item.data, writable=False)
+        pieces = as_pieces(item.data, writable=False)
         size_bytes = sum(piece.nbytes for piece in pieces)
         if not size_bytes:
             raise InvalidArgument(f"{key_text(hash_)}: the value is empty: an object has at least one byte")

@@ -20,7 +20,7 @@ from pykvpool.client.types import ClientStatistics, PutOptions, PutResult
 from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, TransferFailed
 from pykvpool.fabric.base import Outcome, Write
 from pykvpool.fabric.router import Router
-from pykvpool.memory.copying import hash_pieces
+from pykvpool.memory.copying import checksum
 from pykvpool.model.commands import PutEnd, PutForget, PutRevoke, PutStart, PutWait
 from pykvpool.model.ids import ScopeId, TicketId
 from pykvpool.model.replies import Done, ErrorInfo, Existing, Pending, PutGrant, PutStarted
@@ -248,7 +248,7 @@ class _Batch:
         """From the fabric where its CPU saw the bytes of the first copy; else this one looks at them."""
         if put.checksum is not None:
             return put.checksum
-        return await self._link.runtime.offload.run(hash_pieces, put.job.pieces)
+        return await self._link.runtime.offload.run(checksum, put.job.pieces)
 
     def _result(self, put: _Open) -> PutResult:
         schemes = [outcome.scheme for outcome in put.outcomes if outcome.error is None]
