@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pykvpool.client.base import chunked, decided, value_of
+from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.hooks import SessionHooks
 from pykvpool.client.link import MasterLink
@@ -49,11 +50,13 @@ DEFAULT_TIMEOUT_S = 30.0
 class Client(Verbs):
     """One session with a pool. Make it with `Client.connect`; close it with `close` or ``async with``."""
 
-    def __init__(self, link: MasterLink, router: Router, namespace: str, options: PutOptions, timeout_s: float) -> None:
-        super().__init__(link, router, namespace, timeout_s)
+    def __init__(
+        self, link: MasterLink, fabrics: Fabrics, namespace: str, options: PutOptions, timeout_s: float
+    ) -> None:
+        super().__init__(link, fabrics, namespace, timeout_s)
         self._options = options
-        self._writer = Writer(link, router, self._statistics)
-        self._reader = Reader(link, router, self._statistics)
+        self._writer = Writer(link, fabrics, self._statistics)
+        self._reader = Reader(link, fabrics, self._statistics)
         self._registered = BufferRegistry()
 
     @classmethod
@@ -107,16 +110,19 @@ class Client(Verbs):
             on_orphan_reply=hooks.orphan_reply,
         )
         try:
-            peer = Peer(name, session.incarnation, writable=role != "reader")
-            settings = FabricSettings(peer=peer, token=token, cluster=session.cluster, runtime=runtime)
-            clients = make_clients(fabrics, settings)
+
+            def make_router() -> Router:
+                peer = Peer(name, session.incarnation, writable=role != "reader")
+                settings = FabricSettings(peer=peer, token=token, cluster=session.cluster, runtime=runtime)
+                return Router(make_clients(fabrics, settings), runtime.clock)
+
+            reach = Fabrics(make_router)
         except BaseException:
             await session.close()
             raise
         link = MasterLink(session, runtime)
         hooks.link = link
-        router = Router(clients, runtime.clock)
-        return cls(link, router, namespace, PutOptions(replicas, min_replicas), timeout_s)
+        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s)
 
     # -- put -------------------------------------------------------------------------------------------------------
 
@@ -281,7 +287,7 @@ class Client(Verbs):
                 raise found.error()
             for extent in found.extents:
                 segment = self._link.segment(extent.segment)
-                mapped = await self._router.map_view(segment, extent.offset, extent.length)
+                mapped = await self._fabrics.router.map_view(segment, extent.offset, extent.length)
                 if mapped is not None:
                     held.check()
                     return View(mapped.data, held, Vouch.LEASE, mapped.scheme, segment.node)
