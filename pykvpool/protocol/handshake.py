@@ -103,6 +103,8 @@ class ClientHandshake(_Handshake):
         super().__init__(CLIENT_TABLE, nonce, token)
         identity.check()
         self._identity = identity
+        #: The cluster that the master serves, once it has said so.
+        self.cluster = ""
         #: Set when the handshake has succeeded.
         self.welcome: Welcome | None = None
 
@@ -147,6 +149,7 @@ class ClientHandshake(_Handshake):
     def _check(self, challenge: ChallengeFrame) -> None:
         if challenge.version != PROTOCOL_VERSION:
             raise self._refuse(version_mismatch(challenge.version, PROTOCOL_VERSION))
+        self.cluster = challenge.cluster
         if self._identity.cluster not in ("", challenge.cluster):
             raise self._refuse(cluster_mismatch(challenge.cluster, self._identity.cluster))
         if challenge.token_required and self._key is None:

@@ -49,7 +49,8 @@ FRAMES_PER_TURN = 64
 
 
 OnInstruction = Callable[[Instruction], None]
-OnSessionLost = Callable[[SessionLoss], None]
+#: Called with the reason, for people; `ControlSession.lost` has it for programs.
+OnSessionLost = Callable[[str], None]
 #: Called with a command and its reply when the caller had given up before the reply came.
 OnOrphanReply = Callable[[Command, Reply], None]
 
@@ -77,6 +78,8 @@ class ControlSession:
         self._calls = CallTable()
         self._backoff = Backoff(runtime.random)
         self._welcome = Welcome(NO_SESSION, 0, 0, 0, False)
+        #: The cluster that the master serves.
+        self.cluster = identity.cluster
         #: The connection, while there is one.
         self._stream: Stream | None = None
         #: Why there is none at the moment.
@@ -223,7 +226,7 @@ class ControlSession:
         self._runner.add_done_callback(self._check_runner)
 
     def _attach(self, dialled: Dialled) -> None:
-        self._welcome = dialled.welcome
+        self._welcome, self.cluster = dialled.welcome, dialled.cluster
         self._stream, self._trouble = dialled.stream, ""
         self._keepalive = Keepalive(self.ttl_ms, self._send_heartbeat, dialled.stream.abort)
         self._calls.reconnected()
@@ -319,7 +322,7 @@ class ControlSession:
         log.warning("session %r is over: %s", self.name, loss.message)
         self._calls.fail_all(loss.error(self.name))
         if self._on_session_lost is not None:
-            self._call_back(self._on_session_lost, loss)
+            self._call_back(self._on_session_lost, loss.message)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 

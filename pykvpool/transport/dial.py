@@ -30,6 +30,8 @@ class Dialled:
 
     stream: Stream
     welcome: Welcome
+    #: The cluster that this master serves.
+    cluster: str
     address: str
 
 
@@ -75,7 +77,8 @@ class Dialler:
         try:
             async with asyncio.timeout(timeout_s):
                 stream = await self._transports.connect(address)
-                return Dialled(stream, await _shake_hands(stream, handshake), address)
+                welcome = await _shake_hands(stream, handshake)
+                return Dialled(stream, welcome, handshake.cluster, address)
         except TimeoutError:
             if stream is None:
                 raise Unavailable(f"timed out after {timeout_s:.1f} s: nothing answers there") from None
