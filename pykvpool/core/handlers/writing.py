@@ -34,6 +34,11 @@ def put_start(context: Context, session: Session, request_id: RequestId, command
             f"replicas {command.replicas}, min_replicas {command.min_replicas}: "
             f"1 <= min_replicas <= replicas <= {MAX_REPLICAS} must hold"
         )
+    if command.min_granted and not command.min_replicas <= command.min_granted <= command.replicas:
+        raise InvalidArgument(
+            f"min_granted {command.min_granted}: 0, or min_replicas ({command.min_replicas}) to replicas "
+            f"({command.replicas}) is allowed"
+        )
     return _start_all(context, session.id, command)
 
 
@@ -43,7 +48,7 @@ def _start_all(context: Context, session: SessionId, command: PutStart) -> Work:
     for hash_, size, parent in zip(command.hashes, command.sizes, parents, strict=True):
         wish = Wish(
             session, command.scope, hash_, size, parent, command.replicas, command.min_replicas,
-            command.preferred_node, command.pin, command.wait_ms,
+            command.min_granted or command.min_replicas, command.preferred_node, command.pin, command.wait_ms,
         )  # fmt: skip
         try:
             entries.append(_start(context, wish))
