@@ -1,4 +1,4 @@
-"""The life of a write: put_start, put_wait, put_end, put_revoke."""
+"""The life of a write: put_start, put_wait, put_forget, put_end, put_revoke."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pykvpool.core.refusal import refusal
 from pykvpool.core.sessions import Session
 from pykvpool.core.waiting import GRANT_UNITS, Entry
 from pykvpool.errors import InvalidArgument, KeyConflict, NotOwner, PoolError, StalePut, TransferFailed
-from pykvpool.model.commands import MAX_REPLICAS, PutEnd, PutRevoke, PutStart, PutWait
+from pykvpool.model.commands import MAX_REPLICAS, PutEnd, PutForget, PutRevoke, PutStart, PutWait
 from pykvpool.model.facts import PinChanged
 from pykvpool.model.ids import PutId, RequestId, SessionId
 from pykvpool.model.replies import ErrorInfo, Existing
@@ -108,6 +108,16 @@ def put_wait(context: Context, session: Session, request_id: RequestId, command:
     check_duration("timeout_ms", command.timeout_ms)
     deadline = context.now + min(command.timeout_ms, context.config.max_wait_ms)
     context.waiting.wait(session.id, request_id, command.tickets, deadline)
+
+
+def put_forget(context: Context, session: Session, request_id: RequestId, command: PutForget) -> Work:
+    check_batch("tickets", command.tickets)
+    return _forget_all(context, session.id, command)
+
+
+def _forget_all(context: Context, session: SessionId, command: PutForget) -> Work:
+    yield from context.waiting.give_up(session, command.tickets, context.new_slice())
+    return done([])
 
 
 def put_end(context: Context, session: Session, request_id: RequestId, command: PutEnd) -> Work:
