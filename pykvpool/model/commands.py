@@ -59,6 +59,13 @@ class PutWait(_Command, frozen=True, tag="put_wait"):
     timeout_ms: int
 
 
+class PutForget(_Command, frozen=True, tag="put_forget"):
+    """Give up on tickets: queued ones leave the queue, a grant made meanwhile is revoked (nothing was written).
+    -> `Done`; unknown tickets are harmless."""
+
+    tickets: tuple[TicketId, ...]
+
+
 class PutEnd(_Command, frozen=True, tag="put_end"):
     """The bytes have landed and the writer has drained. -> `Done`, one None or error per put.
 
@@ -220,7 +227,7 @@ class Hashed(_Command, frozen=True, tag="hashed"):
 
 
 Command = (
-    Intern | PutStart | PutWait | PutEnd | PutRevoke | GetReplicas | Renew | Release | Exists | MatchPrefix | Touch
-    | SetPin | Remove | RemoveAll | ListKeys | Stat | ClusterState | Heartbeat | Goodbye
+    Intern | PutStart | PutWait | PutForget | PutEnd | PutRevoke | GetReplicas | Renew | Release | Exists | MatchPrefix
+    | Touch | SetPin | Remove | RemoveAll | ListKeys | Stat | ClusterState | Heartbeat | Goodbye
     | Mount | Unmount | Fenced | Hashed
 )  # fmt: skip
