@@ -1,1 +1,1 @@
-"""Engines on the pool: vLLM's KV connectors, and `mooncake.store`'s API. Stands above `pykvpool`, which never imports it."""
+"""Engines on the pool: vLLM's KV connectors and `mooncake.store`'s API. Above `pykvpool`, which never imports it."""
