@@ -101,7 +101,8 @@ class Boundary(click.Group):
 
 
 def _complain(ctx: click.Context, message: str, hint: str) -> None:
-    if ctx.find_root().obj.get("debug"):
+    root = ctx.find_root()
+    if root.params.get("debug") or root.ensure_object(dict).get("debug"):
         click.echo(traceback.format_exc(), err=True, nl=False)
     click.echo(f"pykvpool: {message}", err=True)
     if hint:

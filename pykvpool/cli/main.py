@@ -107,11 +107,9 @@ def _checked(found: object, name: str) -> click.Command:
     epilog="Each command explains itself: pykvpool COMMAND --help. Try pykvpool demo first.",
 )
 @click.version_option(__version__, prog_name="pykvpool")
-@click.option("--debug", is_flag=True, envvar="PYKVPOOL_DEBUG", help="Show the traceback of an error.")
-@click.pass_context
-def cli(ctx: click.Context, debug: bool) -> None:
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
     """pykvpool: a pool of KV-cache blocks for LLM inference, shared by every engine of a cluster."""
-    ctx.obj = {"debug": debug}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
