@@ -6,18 +6,20 @@ leaves the old file as it was and nothing half written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import aiofiles
+import aiofiles.os
 
 from pykvpool.cli import format as say
 from pykvpool.errors import InvalidArgument, LimitExceeded
 
-#: Largest file that `put` takes. KV blocks have kilobytes to megabytes; beyond this a mistaken path is likelier, and both
-#: ends would hold it in memory.
+#: Largest file that `put` takes. KV blocks have kilobytes to megabytes; beyond this a mistaken path is likelier, and
+#: both ends would hold it in memory.
 MAX_FILE_BYTES = 1 << 30
 #: Bytes read or written at a time: large enough for full speed, small enough for a lively progress bar.
 CHUNK_BYTES = 4 << 20
@@ -38,7 +40,10 @@ def size_of(path: str) -> int | None:
 
 
 async def read(path: str, moved: Moved) -> bytearray:
-    """The whole file, or standard input for ``-``. Raises `InvalidArgument` where it is empty, `LimitExceeded`, OSError."""
+    """The whole file, or standard input for ``-``.
+
+    Raises `InvalidArgument` where it is empty or a directory, `LimitExceeded`, OSError.
+    """
     name = "standard input" if path == "-" else path
     size_bytes = size_of(path)
     if size_bytes is not None:
@@ -60,16 +65,25 @@ async def write(path: str, data: memoryview, moved: Moved) -> None:
     if path == "-":
         await _write_to(sys.stdout.fileno(), data, moved)
         return
-    target = Path(path)
-    if target.exists() and not target.is_file():
+    if _is_device(path):
         await _write_to(path, data, moved)
         return
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    beside = f"{path}.{os.getpid()}.part"
     try:
-        await _write_to(str(beside), data, moved)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+        await _write_to(beside, data, moved)
+        await aiofiles.os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            await aiofiles.os.remove(beside)
+        raise
+
+
+def _is_device(path: str) -> bool:
+    """/dev/null, a named pipe, ...: written in place. A directory is refused."""
+    found = Path(path)
+    if found.is_dir():
+        raise InvalidArgument(f"{path} is a directory: name the file to write")
+    return found.exists() and not found.is_file()
 
 
 async def _write_to(target: str | int, data: memoryview, moved: Moved) -> None:

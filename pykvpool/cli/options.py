@@ -1,7 +1,7 @@
 """Options that commands share, made from the configuration's own keys: one name, one meaning, one check everywhere.
 
-A flag is the last layer over file and environment (`pykvpool.config.load`); its text is checked there, so that a bad size
-or address is refused in the same words wherever it stands.
+A flag is the last layer over file and environment (`pykvpool.config.load`); its text is checked there, so that a bad
+size or address is refused in the same words wherever it stands.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Being a child: the other end of `processes`, for masters, nodes and workers that another program started.
 
-A supervised process says on standard output, in one JSON line, where it listens, and stops when its standard input ends.
+A supervised process says on standard output, in one JSON line, where it listens, and stops when its standard input
+ends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is measured: the table of cases, and how much of it a quick run takes.
 
-Sizes are those of KV blocks: 4 KiB (a small model's block of one rank) to 8 MiB (a large block of all layers). Objects of
-pieces are blocks that lie scattered in an engine's memory, one piece for each layer's key or value.
+Sizes are those of KV blocks: 4 KiB (a small model's block of one rank) to 8 MiB (a large block of all layers). Objects
+of pieces are blocks that lie scattered in an engine's memory, one piece for each layer's key or value.
 """
 
 from __future__ import annotations

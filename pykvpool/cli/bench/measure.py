@@ -50,7 +50,7 @@ class Names:
 async def transfer(
     client: Client, node: str, case: Transfer, buffers: Buffers, names: Names, seconds: float
 ) -> tuple[Sample, Sample]:
-    """(puts, gets) of one case. Raises the first `PoolError`, `TransferFailed` where another fabric carried the bytes."""
+    """(puts, gets) of one case. Raises the first `PoolError`; `TransferFailed` where another fabric took the bytes."""
     sources = buffers.pieces(buffers.source, case)
     targets = buffers.pieces(buffers.target, case)
     put_times: list[float] = []

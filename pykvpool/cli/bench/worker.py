@@ -1,7 +1,7 @@
 """The measuring process: ``python -m pykvpool.cli.bench.worker``, started by the command.
 
-One client for each fabric, and one node of its own, because inproc needs the memory in this process; the other node is a
-process apart, for shm and tcp. Says what it does on standard output, one JSON object a line, the figures last; stops
+One client for each fabric, and one node of its own, because inproc needs the memory in this process; the other node is
+a process apart, for shm and tcp. Says what it does on standard output, one JSON object a line, the figures last; stops
 when its standard input ends.
 """
 

@@ -1,9 +1,9 @@
 """Two passes over the same turns, on real processes: engines alone, then engines with a pool.
 
 A turn goes to the engine that is next (round robin, the routing that helps a cache least), each engine runs its turns
-one after the other, and a turn starts when the turn before of its session has ended. So the order in which any engine sees
-turns is the same in both passes, and so are the hits of its own memory. Time that runs out cuts both passes at the same
-turns. Every process started here is gone when `run_demo` returns or raises.
+one after the other, and a turn starts when the turn before of its session has ended. So the order in which any engine
+sees turns is the same in both passes, and so are the hits of its own memory. Time that runs out cuts both passes at the
+same turns. Every process started here is gone when `run_demo` returns or raises.
 """
 
 from __future__ import annotations

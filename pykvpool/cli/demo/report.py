@@ -192,8 +192,8 @@ def explanations(summary: DemoSummary) -> list[str]:
         f"{say.count(summary.sub_agent_turns)} of them by sub-agents; seed {summary.seed}.",
         f"{summary.engines} engines with room for {say.count(summary.engine_cache_tokens)} tokens each, turns go round "
         f"robin; {summary.nodes} nodes lend {say.size(summary.node_bytes)} each.",
-        f"A block of {summary.block_tokens} tokens has {say.size(summary.block_bytes)} here, 1/{scale:.0f} of the KV of "
-        "Llama 3.1 8B: so that it fits one small machine.",
+        f"A block of {summary.block_tokens} tokens has {say.size(summary.block_bytes)} here, 1/{scale:.0f} of the KV "
+        "of Llama 3.1 8B: so that it fits one small machine.",
     ]
     if summary.turns_left_out:
         lines.append(f"{say.count(summary.turns_left_out)} turns were left out: the time was over (--max-seconds).")
