@@ -95,18 +95,18 @@ class _Handshake:
 class ClientHandshake(_Handshake):
     """The peer's end: send `start()`, then feed frames to `receive` and send what it returns, until `welcome` is set.
 
-    `receive` raises `Refused`, `SessionExpired` (the session to resume is over; `parting` says why), another error that
-    the master gave, or `ProtocolError` (this is no master of ours). Then send `farewell`, if there is one, and close.
+    `receive` raises `Refused`, `SessionExpired` (the session to resume is over; its field `parting` says why), another
+    error that the master gave, or `ProtocolError` (no master of ours). Then send `farewell`, if there is one; close.
     """
 
     def __init__(self, identity: Identity, nonce: bytes, token: str | None = None) -> None:
         super().__init__(CLIENT_TABLE, nonce, token)
         identity.check()
         self._identity = identity
+        #: The cluster that the master serves, once it has said so.
+        self.cluster = ""
         #: Set when the handshake has succeeded.
         self.welcome: Welcome | None = None
-        #: What the master gave as the reason of its refusal, for programs.
-        self.parting = Parting.NONE
 
     def start(self) -> bytes:
         """The hello to send."""
@@ -142,14 +142,14 @@ class ClientHandshake(_Handshake):
                 return None
             case Farewell(code=code, message=message, parting=parting):
                 self._move(Seen.FAREWELL)
-                self.parting = parting
-                raise from_code(code, message)
+                raise from_code(code, message, {"parting": parting.value})
             case _:
                 raise self._refuse(ProtocolError("the other end speaks like a client, not like a master"))
 
     def _check(self, challenge: ChallengeFrame) -> None:
         if challenge.version != PROTOCOL_VERSION:
             raise self._refuse(version_mismatch(challenge.version, PROTOCOL_VERSION))
+        self.cluster = challenge.cluster
         if self._identity.cluster not in ("", challenge.cluster):
             raise self._refuse(cluster_mismatch(challenge.cluster, self._identity.cluster))
         if challenge.token_required and self._key is None:

@@ -105,7 +105,7 @@ class AcceptedFrame(_Envelope, frozen=True, tag="accepted"):
 
 
 class RequestFrame(_Envelope, frozen=True, tag="request"):
-    """A command. A repeat, after a cut connection, has the same id: it gets the answer, and is not carried out twice."""
+    """A command. A repeat after a cut connection has the same id: it gets the answer and is not carried out twice."""
 
     request_id: WireRequestId
     #: All replies up to this request have arrived: the master may forget them.
