@@ -26,21 +26,16 @@ CLIENT_KEYS = (*POOL_KEYS, "client.namespace", "client.fabrics", "client.timeout
 Command = Callable[..., Any]
 
 
-class SizeType(click.ParamType):
-    """``80GB``, ``512MiB``, ``4096``: binary units, as everywhere in the configuration."""
+def size_option(flag: str, default: str, help: str) -> Callable[[Command], Command]:
+    """A flag for bytes, like ``80GB``, ``512MiB`` or ``4096``: binary units, as everywhere in the configuration."""
 
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
+    def parse(ctx: click.Context, param: click.Parameter, value: str) -> int:
         try:
             return parse_size(value)
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            raise click.BadParameter(str(error)) from None
 
-
-SIZE = SizeType()
+    return click.option(flag, default=default, show_default=True, metavar="SIZE", callback=parse, help=help)
 
 
 def configured(*paths: str) -> Callable[[Command], Command]:

@@ -13,8 +13,9 @@ import os
 import platform
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -36,6 +37,8 @@ from pykvpool.cli.supervised import ended_by, standard_input
 from pykvpool.client import Client
 from pykvpool.errors import PoolError
 from pykvpool.model.keys import Scope
+
+T = TypeVar("T")
 
 #: Size of the objects that questions are asked about.
 ASKED_BYTES = 64
@@ -111,9 +114,9 @@ class Bench:
             rounds=len(rounds),
             seconds=time.perf_counter() - started,
             raw=raw_medians(rounds),
-            transfers=[f for n, c in enumerate(plan.transfers) if (f := transfer_figure(c, n, rounds)) is not None],
-            controls=[f for n, c in enumerate(plan.controls) if (f := control_figure(c, n, rounds)) is not None],
-            put_rates=[f for n, c in enumerate(plan.put_rates) if (f := put_rate_figure(c, n, rounds)) is not None],
+            transfers=_there(transfer_figure(case, number, rounds) for number, case in enumerate(plan.transfers)),
+            controls=_there(control_figure(case, number, rounds) for number, case in enumerate(plan.controls)),
+            put_rates=_there(put_rate_figure(case, number, rounds) for number, case in enumerate(plan.put_rates)),
         )
 
     async def _round(self, hashes: list[bytes], scopes: list[Scope], until: float) -> Round:
@@ -136,6 +139,11 @@ class Bench:
                 self._clients[rate.fabric], self._node(rate.fabric), rate, self._buffers, self._names, seconds
             )
         return this
+
+
+def _there(figures: Iterable[T | None]) -> list[T]:
+    """Figures of the cases that a round got to."""
+    return [figure for figure in figures if figure is not None]
 
 
 @asynccontextmanager

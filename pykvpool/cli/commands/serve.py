@@ -1,6 +1,6 @@
 """`master` and `node`: run until told to stop, and say in one line what listens where.
 
-SIGTERM and SIGINT are how a server is stopped, no error: a node takes its memory back and leaves, which the master knows
+SIGTERM and SIGINT are how a server is stopped, no error: a node takes its memory back and leaves, and the master knows
 at once; a master says farewell to everybody. Their log goes to stderr.
 """
 
@@ -74,7 +74,7 @@ def node(config: Config, supervised: bool) -> None:
 
 async def _until_told(supervised: bool, over: Awaitable[str] | None = None) -> str:
     """Wait for a signal, the end of a supervised process's input, or `over`; returns the text of `over`, else ""."""
-    waits: list[asyncio.Future[object]] = [asyncio.ensure_future(until_stopped())]
+    waits: list[asyncio.Future[str] | asyncio.Future[None]] = [asyncio.ensure_future(until_stopped())]
     if supervised:
         waits.append(asyncio.ensure_future(end_of(await standard_input())))
     ended = asyncio.ensure_future(over) if over is not None else None

@@ -19,7 +19,7 @@ from pykvpool.cli.demo import traces, workload
 from pykvpool.cli.demo.driver import DemoSettings, Pass, run_demo
 from pykvpool.cli.demo.report import DemoSummary, render, summarise
 from pykvpool.cli.demo.turns import Session, StreamPrompt, Turn, interleave
-from pykvpool.cli.options import SIZE, debug_option
+from pykvpool.cli.options import debug_option, size_option
 from pykvpool.cli.running import run
 from pykvpool.errors import InvalidArgument
 
@@ -33,7 +33,7 @@ BLOCK_TOKENS = 16
 TOKEN_BYTES = 1_024
 #: Tokens that one engine's own memory holds: one long session, as a busy GPU has room for a few among many.
 ENGINE_CACHE_TOKENS = 98_304
-DEFAULT_NODE_BYTES = 256 << 20
+DEFAULT_NODE_SIZE = "256MiB"
 
 
 @click.command()
@@ -46,7 +46,7 @@ DEFAULT_NODE_BYTES = 256 << 20
 @click.option("--turns", type=click.IntRange(1), help="Run only the first turns of each session.")
 @click.option("--engines", type=click.IntRange(1, 32), default=3, show_default=True, help="Engine processes.")
 @click.option("--nodes", type=click.IntRange(1, 32), default=3, show_default=True, help="Node processes.")
-@click.option("--node-size", type=SIZE, default=DEFAULT_NODE_BYTES, show_default="256MiB", help="What each node lends.")
+@size_option("--node-size", DEFAULT_NODE_SIZE, "What each node lends.")
 @click.option(
     "--engine-tokens",
     type=click.IntRange(1),
