@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -79,6 +80,14 @@ class DemoOutcome:
 Progress = Callable[[Pass, int], None]
 
 
+class TurnRunner(Protocol):
+    """What a pass needs of an engine."""
+
+    async def ready(self, message: BeginPass) -> None: ...
+
+    async def run(self, number: int, turn: Turn) -> TurnResult: ...
+
+
 class EngineHandle:
     """The driver's end of one engine process."""
 
@@ -133,13 +142,12 @@ async def run_demo(
         engines = await _start_engines(children, settings, masters)
         started = time.perf_counter()
         plan = dict(enumerate(turns))
-        alone = await _run_pass(engines, plan, False, settings.max_seconds * FIRST_PASS_RATIO, progress)
+        alone = await run_pass(engines, plan, False, settings.max_seconds * FIRST_PASS_RATIO, progress)
         left_s = settings.max_seconds - (time.perf_counter() - started)
-        # What was completed is, for each engine and each session, a beginning: so is the second pass.
-        pooled = await _run_pass(engines, {n: plan[n] for n in alone.results}, True, left_s, progress)
+        pooled = await run_pass(engines, {n: plan[n] for n in alone.results}, True, left_s, progress)
         async with await Client.connect(masters, name="demo", role="reader") as client:
             state = await client.state()
-    _keep_common(alone, pooled)
+    keep_common(alone, pooled)
     return DemoOutcome(alone, pooled, len(turns), state)
 
 
@@ -158,31 +166,39 @@ async def _start_engines(children: Children, settings: DemoSettings, masters: tu
     return engines
 
 
-async def _run_pass(
-    engines: Sequence[EngineHandle], turns: Mapping[int, Turn], with_pool: bool, seconds: float, progress: Progress
+async def run_pass(
+    engines: Sequence[TurnRunner],
+    turns: Mapping[int, Turn],
+    with_pool: bool,
+    seconds: float,
+    progress: Progress,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Pass:
-    """Run as many of `turns` as fit into `seconds`; turns begun are ended."""
+    """Run as many of `turns` as fit into `seconds`; turns begun are ended.
+
+    Those completed are, for each engine and for each session, the first ones of `turns`.
+    """
     this = Pass(with_pool)
-    started = time.perf_counter()
+    started = clock()
     for engine in engines:
         await engine.ready(BeginPass(with_pool))
     before = _predecessors(turns)
     #: Set when a turn has ended, and all at once when the time is over.
     ends = {number: asyncio.Event() for number in turns}
 
-    async def serve(engine: EngineHandle, own: list[int]) -> None:
+    async def serve(engine: TurnRunner, own: list[int]) -> None:
         for number in own:
             earlier = before[number]
             if earlier is not None:
                 await ends[earlier].wait()
-            if time.perf_counter() - started > seconds:
+            if clock() - started > seconds:
                 for end in ends.values():
                     end.set()
             if ends[number].is_set():
                 return
             this.results[number] = await engine.run(number, turns[number])
             ends[number].set()
-            this.seconds = time.perf_counter() - started
+            this.seconds = clock() - started
             progress(this, len(turns))
 
     async with asyncio.TaskGroup() as group:
@@ -202,7 +218,7 @@ def _predecessors(turns: Mapping[int, Turn]) -> dict[int, int | None]:
     return before
 
 
-def _keep_common(alone: Pass, pooled: Pass) -> None:
+def keep_common(alone: Pass, pooled: Pass) -> None:
     """Drop turns that one pass alone completed."""
     common = alone.results.keys() & pooled.results.keys()
     for this in (alone, pooled):
