@@ -7,32 +7,29 @@ with `SessionExpired`, `on_session_lost` is called once, and the owner decides. 
 `renew_session()` begins a new life. A superseded session cannot be renewed: another process has taken the name, and two
 that take it from each other for ever help nobody.
 
-It knows the protocol and time on the loop, never what a command means, save three: it says `Heartbeat` when idle and
-`Goodbye` when closed. All delays are the loop's, so that it runs in virtual time.
+It knows the protocol and the loop's time (so that it runs in virtual time too), never what a command means.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pykvpool.errors import Closed, DeadlineExceeded, PoolError, SessionExpired, Unavailable
-from pykvpool.model.commands import Command, Goodbye, Heartbeat
+from pykvpool.model.commands import Command, Goodbye
 from pykvpool.model.ids import SessionId
 from pykvpool.model.instructions import Instruction
-from pykvpool.model.replies import ErrorInfo, Reply, Welcome
+from pykvpool.model.replies import Beat, ErrorInfo, Reply, Welcome
 from pykvpool.protocol.codec import Unreadable, decode_from_master
 from pykvpool.protocol.identity import Identity
 from pykvpool.protocol.messages import NO_SESSION, Farewell, InstructionFrame, Parting, ReplyFrame
 from pykvpool.runtime import Runtime
 from pykvpool.transport.backoff import Backoff
-from pykvpool.transport.base import SEND_HIGH_BYTES, Stream
 from pykvpool.transport.calls import Call, CallTable
 from pykvpool.transport.dial import Dialled, Dialler
-from pykvpool.transport.keepalive import Keepalive
+from pykvpool.transport.line import Line
 from pykvpool.transport.loss import SESSION_ENDS, SessionLoss, loss_of
 from pykvpool.transport.registry import TransportRegistry, default_transports
 
@@ -46,7 +43,6 @@ DEFAULT_CONNECT_TIMEOUT_S = 5.0
 GOODBYE_TIMEOUT_S = 2.0
 #: Frames handled before other tasks get a turn.
 FRAMES_PER_TURN = 64
-
 
 OnInstruction = Callable[[Instruction], None]
 #: Called with the reason, for people; `ControlSession.lost` has it for programs.
@@ -81,17 +77,13 @@ class ControlSession:
         #: The cluster that the master serves.
         self.cluster = identity.cluster
         #: The connection, while there is one.
-        self._stream: Stream | None = None
+        self._line: Line | None = None
         #: Why there is none at the moment.
         self._trouble = ""
         #: Set while the session is over and not renewed.
         self.lost: SessionLoss | None = None
         #: Reads the connection, and reconnects; one per session life.
         self._runner: asyncio.Task[None] | None = None
-        #: Waits for the stream to take more, while calls are held up by it.
-        self._drainer: asyncio.Task[None] | None = None
-        #: Heartbeats of the present connection.
-        self._keepalive: Keepalive | None = None
         self._renewing = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
@@ -156,7 +148,7 @@ class ControlSession:
     @property
     def connected(self) -> bool:
         """There is a connection at this moment; calls work, or wait, in either case."""
-        return self._stream is not None
+        return self._line is not None
 
     # -- using it -------------------------------------------------------------------------------------------------
 
@@ -171,16 +163,17 @@ class ControlSession:
         self._check_usable()
         loop = asyncio.get_running_loop()
         owner: asyncio.Future[Reply] = loop.create_future()
-        call = self._calls.add(command, owner)
+        calls = self._calls
+        call = calls.add(command, owner)
         self._pump()
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await owner
         except TimeoutError:
-            self._give_up(call, owner)
+            self._give_up(calls, call, owner)
             raise self._deadline_error(command, timeout_s) from None
         except asyncio.CancelledError:
-            self._give_up(call, owner)
+            self._give_up(calls, call, owner)
             raise
         if isinstance(reply, ErrorInfo):
             raise reply.error()
@@ -221,31 +214,29 @@ class ControlSession:
         self._calls = CallTable()
         self.lost = None
         self._backoff.reset()
-        self._attach(dialled)
-        self._runner = asyncio.get_running_loop().create_task(self._run(dialled.stream))
+        line = self._attach(dialled)
+        self._runner = asyncio.get_running_loop().create_task(self._run(line))
         self._runner.add_done_callback(self._check_runner)
 
-    def _attach(self, dialled: Dialled) -> None:
+    def _attach(self, dialled: Dialled) -> Line:
+        """The session goes on on this connection."""
         self._welcome, self.cluster = dialled.welcome, dialled.cluster
-        self._stream, self._trouble = dialled.stream, ""
-        self._keepalive = Keepalive(self.ttl_ms, self._send_heartbeat, dialled.stream.abort)
-        self._calls.reconnected()
-        self._pump()
+        self._trouble = ""
+        self._line = Line(dialled.stream, self._calls, self.ttl_ms)
+        return self._line
 
-    async def _run(self, stream: Stream) -> None:
+    async def _run(self, line: Line) -> None:
         """Serve this connection, then the next, until the session is lost or closed."""
         while True:
-            trouble = await self._serve(stream)
+            trouble = await self._serve(line)
             self._detach(trouble)
-            stream.close()
             if self.lost is not None or self._closed:
                 return
             log.info("session %r lost its connection to the master: %s", self.name, trouble)
             dialled = await self._reconnect()
             if dialled is None:
                 return
-            stream = dialled.stream
-            self._attach(dialled)
+            line = self._attach(dialled)
 
     def _check_runner(self, runner: asyncio.Task[None]) -> None:
         """A runner that died of a bug must not leave callers waiting."""
@@ -254,14 +245,13 @@ class ControlSession:
             log.error("session %r: a bug in the pool", self.name, exc_info=error)
             self._lose(SessionLoss(Parting.NONE, f"a bug in the pool: {error!r}"))
 
-    async def _serve(self, stream: Stream) -> str:
+    async def _serve(self, line: Line) -> str:
         """Handle what the master sends until the connection ends; returns why it did."""
         handled = 0
         try:
-            while (frame := await stream.recv()) is not None:
+            while (frame := await line.stream.recv()) is not None:
                 self._backoff.reset()
-                if self._keepalive is not None:
-                    self._keepalive.heard()
+                line.heard()
                 parting = self._handle(frame)
                 if parting is not None:
                     return parting
@@ -306,13 +296,11 @@ class ControlSession:
             return dialled
 
     def _detach(self, trouble: str) -> None:
-        self._stream, self._trouble = None, trouble
-        if self._keepalive is not None:
-            self._keepalive.stop()
-            self._keepalive = None
-        if self._drainer is not None:
-            self._drainer.cancel()
-            self._drainer = None
+        """The connection, if there is one, is over."""
+        line, self._line, self._trouble = self._line, None, trouble
+        if line is not None:
+            line.stop()
+            line.stream.close()
 
     def _lose(self, loss: SessionLoss) -> None:
         """The master says that the session is over."""
@@ -327,28 +315,8 @@ class ControlSession:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send what the stream and the window have room for."""
-        stream = self._stream
-        if stream is None:
-            return
-        while stream.buffered_bytes < SEND_HIGH_BYTES:
-            frame = self._calls.next_frame()
-            if frame is None:
-                return
-            self._send(stream, frame)
-        if self._drainer is None and self._calls.waiting:
-            self._drainer = asyncio.get_running_loop().create_task(self._pump_when_drained(stream))
-
-    async def _pump_when_drained(self, stream: Stream) -> None:
-        await stream.drain()
-        self._drainer = None
-        self._pump()
-
-    def _send(self, stream: Stream, frame: bytes) -> None:
-        if self._keepalive is not None:
-            self._keepalive.sent()
-        with contextlib.suppress(Closed):  # the reader is about to notice; the frame is kept and sent again
-            stream.send(frame)
+        if self._line is not None:
+            self._line.pump()
 
     def _answer(self, call: Call | None, reply: Reply) -> None:
         if call is None:
@@ -361,19 +329,20 @@ class ControlSession:
             self._lose(SessionLoss(Parting.EXPIRED, reply.message))
         self._pump()
 
-    def _give_up(self, call: Call, owner: asyncio.Future[Reply]) -> None:
+    def _give_up(self, calls: CallTable, call: Call, owner: asyncio.Future[Reply]) -> None:
         """The caller no longer waits. Its reply may be here already: then it is an orphan now."""
-        self._calls.give_up(call)
-        if owner.done() and not owner.cancelled() and owner.exception() is None:
+        if owner.cancelled():
+            calls.give_up(call)
+        elif owner.exception() is None:
             self._orphan(call.command, owner.result())
 
     def _orphan(self, command: Command, reply: Reply) -> None:
-        if self._on_orphan_reply is not None and not isinstance(command, Heartbeat | Goodbye):
+        if self._on_orphan_reply is not None and not isinstance(reply, ErrorInfo | Beat):
             self._call_back(self._on_orphan_reply, command, reply)
 
     def _deadline_error(self, command: Command, timeout_s: float) -> PoolError:
         verb = type(command).__name__
-        if self._stream is None:
+        if self._line is None:
             return Unavailable(f"{verb}: no connection to the master within {timeout_s:g} s: {self._trouble}")
         return DeadlineExceeded(f"{verb}: the master did not answer within {timeout_s:g} s")
 
@@ -386,30 +355,25 @@ class ControlSession:
         if self._closing is not None:
             raise Closed(f"session {self.name!r} is closed")
 
-    def _send_heartbeat(self) -> None:
-        if self._stream is not None:
-            self._send(self._stream, self._calls.frame_at_once(Heartbeat()))
-
     # -- the end --------------------------------------------------------------------------------------------------
 
     async def _close(self) -> None:
-        if self._stream is not None and self.lost is None:
-            await self._say_goodbye(self._stream)
+        line = self._line
+        if line is not None and self.lost is None:
+            await self._say_goodbye(line)
         self._closed = True
         self._calls.fail_all(Closed(f"session {self.name!r} was closed"))
-        stream = self._stream
         self._detach("closed")
         if self._runner is not None:
             self._runner.cancel()
             await asyncio.wait([self._runner])
-        if stream is not None:
-            stream.close()
-            await stream.wait_closed()
+        if line is not None:
+            await line.stream.wait_closed()
 
-    async def _say_goodbye(self, stream: Stream) -> None:
+    async def _say_goodbye(self, line: Line) -> None:
         owner: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         try:
-            self._send(stream, self._calls.frame_at_once(Goodbye(), owner))
+            line.send_at_once(Goodbye(), owner)
             async with asyncio.timeout(GOODBYE_TIMEOUT_S):
                 await owner
         except TimeoutError:
