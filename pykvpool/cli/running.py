@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TypeVar
 
 from pykvpool.cli.boundary import Terminated
@@ -41,6 +41,21 @@ async def _with_sigterm(main: Callable[[], Awaitable[T]]) -> T:
         raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def all_of(works: Iterable[Coroutine[object, object, object]]) -> None:
+    """Run all at once. The first error ends the others and is raised itself, not in a group: it is what people see."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work)
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def until_stopped() -> str:

@@ -19,7 +19,7 @@ from pykvpool.config import Config, MasterConfig, PoolConfig
 from pykvpool.core.config import CoreConfig
 from pykvpool.core.master import MasterCore
 from pykvpool.errors import ConfigError
-from pykvpool.fabric.registry import FabricSettings, make_servers
+from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.master import MasterServer
 from pykvpool.node import Node, NodeSettings
 from pykvpool.runtime import real_runtime
@@ -73,23 +73,27 @@ async def _running(
     settings: NodeSettings, fabrics: Sequence[str], data_listen: str, advertise: str, shm_dir: str
 ) -> AsyncIterator[Node]:
     runtime = real_runtime()
-    fabric_settings = FabricSettings(
-        peer=None,
-        token=settings.token,
-        cluster=settings.cluster,
+    offered = ServerSettings(
         runtime=runtime,
-        node_name=settings.name,
+        cluster=settings.cluster,
+        token=settings.token,
         tcp_listen=data_listen.removeprefix("tcp://"),
         tcp_advertise=advertise,
-        shm_dir=shm_dir or str(default_shm_dir()),
+        shm_path=shm_path(settings.name, shm_dir) if "shm" in fabrics else "",
     )
-    node = Node(settings, make_servers(fabrics, fabric_settings), runtime)
+    node = Node(settings, build_servers(fabrics, offered), runtime)
     try:
         await node.start()
         yield node
     finally:
         await node.stop()
         runtime.offload.close()
+
+
+def shm_path(node: str, directory: str) -> str:
+    """The UNIX socket of a node's shared memory: its own for each process, in `directory` or the user's own one."""
+    safe = "".join(character if character.isalnum() or character in "-_." else "_" for character in node)
+    return str((Path(directory).absolute() if directory else default_shm_dir()) / f"{safe[:40]}-{os.getpid()}.sock")
 
 
 def default_shm_dir() -> Path:

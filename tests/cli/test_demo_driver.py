@@ -80,9 +80,8 @@ async def test_time_that_runs_out_ends_a_pass_at_a_beginning_of_every_queue(allo
 
 async def test_an_engine_that_fails_ends_the_pass_with_its_error() -> None:
     engines = [Scripted([], fail_at=7) for _ in range(3)]
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(InternalError, match="broken"):
         await run_pass(engines, TURNS, True, 60.0, ignore)
-    assert caught.group_contains(InternalError, match="broken")
 
 
 def test_both_passes_are_compared_over_the_turns_that_both_completed() -> None:

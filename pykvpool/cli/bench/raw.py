@@ -12,7 +12,7 @@ import ctypes
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from pykvpool.cli.processes import Child, Children
 
@@ -37,16 +37,13 @@ class Memcpy:
         ctypes.memset(self._target, 2, MEMCPY_BYTES)
 
     def rate(self, seconds: float) -> float:
-        """Bytes per second, the best of as many copies as fit into `seconds` (at least one)."""
-        best = 0.0
-        until = time.perf_counter() + seconds
-        while True:
-            started = time.perf_counter()
+        """Bytes per second over as many copies as fit into `seconds` (at least one)."""
+        copied = 0
+        started = time.perf_counter()
+        while not copied or time.perf_counter() < started + seconds:
             ctypes.memmove(self._target, self._source, MEMCPY_BYTES)
-            ended = time.perf_counter()
-            best = max(best, MEMCPY_BYTES / (ended - started))
-            if ended >= until:
-                return best
+            copied += MEMCPY_BYTES
+        return copied / (time.perf_counter() - started)
 
 
 class _Receiver(asyncio.BufferedProtocol):
@@ -73,41 +70,45 @@ class _Receiver(asyncio.BufferedProtocol):
             self._done.set_exception(exc or ConnectionError("the sender went away"))
 
 
-class Loopback:
-    """A sender process, and the rate at which this process receives from it."""
+async def receive_rate(ask: Callable[[int], None]) -> float:
+    """Bytes per second of receiving `LOOPBACK_BYTES`; ``ask(port)`` makes another process `send` them.
 
-    def __init__(self, children: Children) -> None:
-        self._children = children
-
-    async def rate(self) -> float:
-        """Bytes per second of one transfer of `LOOPBACK_BYTES`. Raises OSError, TimeoutError."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[float] = loop.create_future()
-        server = await loop.create_server(lambda: _Receiver(done), "127.0.0.1", 0)
-        try:
-            port = server.sockets[0].getsockname()[1]
-            sender: Child = await self._children.start("raw sender", __name__, str(port))
-            async with asyncio.timeout(LOOPBACK_TIMEOUT_S):
-                rate = await done
-            await self._children.end(sender)
-        finally:
-            server.close()
-        return rate
+    Raises OSError, TimeoutError.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[float] = loop.create_future()
+    server = await loop.create_server(lambda: _Receiver(done), "127.0.0.1", 0)
+    try:
+        ask(server.sockets[0].getsockname()[1])
+        async with asyncio.timeout(LOOPBACK_TIMEOUT_S):
+            return await done
+    finally:
+        server.close()
 
 
 def send(port: int) -> None:
-    """The sender: blocking sendall of `LOOPBACK_BYTES`, the fastest that Python can."""
+    """The other process's part: blocking sendall of `LOOPBACK_BYTES`, the fastest that Python can."""
     payload = memoryview(bytes(WIRE_BUFFER_BYTES))
     with socket.create_connection(("127.0.0.1", port)) as connection:
         for _ in range(LOOPBACK_BYTES // WIRE_BUFFER_BYTES):
             connection.sendall(payload)
-        connection.shutdown(socket.SHUT_WR)
-        connection.recv(1)
 
 
-def main(arguments: Sequence[str]) -> None:
-    send(int(arguments[0]))
+class Sender:
+    """A process that sends when asked: ``python -m pykvpool.cli.bench.raw``, one port a line on its standard input."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    @classmethod
+    async def start(cls, children: Children) -> Sender:
+        return cls(await children.start("raw sender", __name__))
+
+    async def rate(self) -> float:
+        """Bytes per second that this process receives from it."""
+        return await receive_rate(lambda port: self._child.stdin.write(f"{port}\n".encode()))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    for line in sys.stdin:
+        send(int(line))

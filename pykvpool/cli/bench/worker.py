@@ -22,7 +22,7 @@ import msgspec
 from pykvpool import __version__
 from pykvpool.cli.bench import measure
 from pykvpool.cli.bench.cases import Plan
-from pykvpool.cli.bench.raw import Loopback, Memcpy
+from pykvpool.cli.bench.raw import Memcpy, Sender
 from pykvpool.cli.bench.results import (
     Figures,
     Round,
@@ -72,11 +72,11 @@ def say(said: Said) -> None:
 class Bench:
     """One run of a plan."""
 
-    def __init__(self, job: Job, clients: dict[str, Client], raw: Loopback) -> None:
+    def __init__(self, job: Job, clients: dict[str, Client], sender: Sender) -> None:
         self._plan = job.plan
         self._clients = clients
         self._memcpy = Memcpy()
-        self._loopback = raw
+        self._sender = sender
         self._buffers = measure.Buffers(max(case.total_bytes for case in job.plan.transfers))
         self._names = measure.Names()
         self._done = 0
@@ -122,7 +122,7 @@ class Bench:
     async def _round(self, hashes: list[bytes], scopes: list[Scope], until: float) -> Round:
         plan, seconds = self._plan, self._plan.case_seconds
         self._step("the bare machine")
-        this = Round({"memcpy": self._memcpy.rate(seconds), "loopback": await self._loopback.rate()}, {}, {}, {}, {})
+        this = Round({"memcpy": self._memcpy.rate(seconds), "loopback": await self._sender.rate()}, {}, {}, {}, {})
         for number, case in enumerate(plan.transfers):
             if time.perf_counter() > until:
                 break
@@ -156,7 +156,7 @@ async def bench(job: Job) -> AsyncIterator[Bench]:
         for fabric in ("inproc", "shm", "tcp"):
             client = await Client.connect(job.masters, name=f"bench-{fabric}", fabrics=(fabric,))
             clients[fabric] = await stack.enter_async_context(client)
-        yield Bench(job, clients, Loopback(children))
+        yield Bench(job, clients, await Sender.start(children))
 
 
 async def main() -> None:

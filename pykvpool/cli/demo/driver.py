@@ -30,6 +30,7 @@ from pykvpool.cli.demo.messages import (
 )
 from pykvpool.cli.demo.turns import Turn
 from pykvpool.cli.processes import Child, Children
+from pykvpool.cli.running import all_of
 from pykvpool.client import Client
 from pykvpool.errors import ProtocolError, from_code
 from pykvpool.model.replies import State
@@ -156,13 +157,14 @@ async def _start_engines(children: Children, settings: DemoSettings, masters: tu
     for number in range(settings.engines):
         child = await children.start(f"engine-{number}", "pykvpool.cli.demo.engine_process")
         engines.append(EngineHandle(child))
-    async with asyncio.TaskGroup() as group:
-        for number, engine in enumerate(engines):
-            setup = Setup(
-                f"engine-{number}", settings.seed, settings.block_tokens, settings.block_bytes, settings.slots,
-                masters, "", settings.fabrics,
-            )  # fmt: skip
-            group.create_task(engine.ready(setup))
+    setups = [
+        Setup(
+            f"engine-{number}", settings.seed, settings.block_tokens, settings.block_bytes, settings.slots, masters, "",
+            settings.fabrics,
+        )
+        for number in range(settings.engines)
+    ]  # fmt: skip
+    await all_of(engine.ready(setup) for engine, setup in zip(engines, setups, strict=True))
     return engines
 
 
@@ -201,9 +203,10 @@ async def run_pass(
             this.seconds = clock() - started
             progress(this, len(turns))
 
-    async with asyncio.TaskGroup() as group:
-        for position, engine in enumerate(engines):
-            group.create_task(serve(engine, [n for n in sorted(turns) if n % len(engines) == position]))
+    await all_of(
+        serve(engine, [number for number in sorted(turns) if number % len(engines) == position])
+        for position, engine in enumerate(engines)
+    )
     return this
 
 
