@@ -27,7 +27,7 @@ from pykvpool.client.views import View
 from pykvpool.client.writer import PutJob, Writer
 from pykvpool.errors import InvalidArgument, PoolError
 from pykvpool.fabric.base import Peer
-from pykvpool.fabric.registry import FabricSettings, make_clients
+from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_clients
 from pykvpool.fabric.router import Router
 from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_pieces
 from pykvpool.memory.fresh import fresh_bytes
@@ -43,7 +43,6 @@ from pykvpool.transport.control import ControlSession
 WRITE_CHUNK_KEYS = 512
 READ_CHUNK_KEYS = 1_024
 
-DEFAULT_FABRICS = ("inproc", "shm", "tcp")
 DEFAULT_TIMEOUT_S = 30.0
 
 
@@ -113,8 +112,8 @@ class Client(Verbs):
 
             def make_router() -> Router:
                 peer = Peer(name, session.incarnation, writable=role != "reader")
-                settings = FabricSettings(peer=peer, token=token, cluster=session.cluster, runtime=runtime)
-                return Router(make_clients(fabrics, settings), runtime.clock)
+                settings = ClientSettings(peer, runtime, cluster=session.cluster, token=token)
+                return Router(build_clients(fabrics, settings), runtime.clock)
 
             reach = Fabrics(make_router)
         except BaseException:
@@ -193,13 +192,12 @@ class Client(Verbs):
                 await self._writer.put(scope_id, chunk, options, deadline_ms)
 
         await self._in_session(run)
-        results = [decided(job.result) for job in jobs]
+        results: list[PutResult | PoolError] = [decided(job.result) for job in jobs]
         self._count_puts(results)
         return results
 
-    async def put_from(self, key: Key, data: Data, **options: object) -> PutResult:
-        """`put` from a buffer or pieces of the caller's own memory: no copy but the fabric's. (Alias of `put`.)"""
-        return await self.put(key, data, **options)  # type: ignore[arg-type]  # the same keywords as put
+    #: `put` reads straight from the caller's buffer or pieces: no copy but the fabric's. The field's name for that.
+    put_from = put
 
     # -- get -------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pykvpool.model.objects import Pin, Vouch
@@ -123,5 +123,4 @@ class ClientStatistics:
 
     def copy(self) -> ClientStatistics:
         """A snapshot that later operations do not change."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return ClientStatistics(**{k: dict(v) if isinstance(v, dict) else v for k, v in values.items()})
+        return replace(self, bytes_written=dict(self.bytes_written), bytes_read=dict(self.bytes_read))
