@@ -134,7 +134,7 @@ def _blocks(turn: Turn, block_tokens: int) -> int:
 
 @contextmanager
 def _progress() -> Iterator[tuple[Callable[[str], None], Callable[[Pass, int], None]]]:
-    """Live progress on standard error: one bar for each pass, with the hit rate so far."""
+    """Progress on standard error: live on a terminal, one bar for each pass with the hit rate so far; else in lines."""
     columns = (
         TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
@@ -147,11 +147,15 @@ def _progress() -> Iterator[tuple[Callable[[str], None], Callable[[Pass, int], N
 
         def announce(text: str) -> None:
             progress.update(starting, description=text)
+            if not console.is_terminal:
+                click.echo(text, err=True)
 
         def advance(this: Pass, turns: int) -> None:
             if this.with_pool not in bars:
                 progress.update(starting, visible=False)
                 label = "with the pool" if this.with_pool else "engines alone"
+                if not console.is_terminal:
+                    click.echo(f"{label}: {turns} turns", err=True)
                 bars[this.with_pool] = progress.add_task(label, total=turns, rate="")
             last = this.results[next(reversed(this.results))]
             hit, all_ = hits.get(this.with_pool, (0, 0))

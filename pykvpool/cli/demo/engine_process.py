@@ -15,8 +15,9 @@ from pykvpool.cli.demo.engine import Engine
 from pykvpool.cli.demo.messages import BeginPass, Failed, Ready, RunTurn, Setup, ToEngine, encode, receive
 from pykvpool.cli.supervised import standard_input
 from pykvpool.client import Client
-from pykvpool.client.client import DEFAULT_FABRICS
+
 from pykvpool.errors import PoolError, ProtocolError
+from pykvpool.fabric.registry import DEFAULT_FABRICS
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

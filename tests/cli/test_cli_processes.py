@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from pykvpool.cli import processes
 from pykvpool.cli.processes import Children
 from pykvpool.errors import ProtocolError, Unavailable
+from tests.cli.live import gone
 
 GOOD = """
 import sys
@@ -41,18 +41,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return name
 
     return write
-
-
-def gone(pid: int, timeout_s: float = 10.0) -> bool:
-    """Whether the process ends (or has ended) within the time; waits for the kernel's word, not for time to pass."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], timeout_s)[0])
-    finally:
-        os.close(descriptor)
 
 
 async def test_a_child_says_where_it_listens_and_is_gone_afterwards(module) -> None:
