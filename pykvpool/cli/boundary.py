@@ -66,6 +66,13 @@ NEXT: dict[type[PoolError], str] = {
 }
 
 
+class ChildFailed(Unavailable):
+    """A process that this command started failed; the message quotes it."""
+
+
+NEXT[ChildFailed] = "that is a process this command started: its own words are quoted above"
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM: everything was cleaned up, the process ends. A KeyboardInterrupt, for it must pass through all else."""
 

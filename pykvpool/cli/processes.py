@@ -16,8 +16,9 @@ from typing import Self
 
 import msgspec
 
+from pykvpool.cli.boundary import ChildFailed
 from pykvpool.cli.supervised import Announcement
-from pykvpool.errors import ProtocolError, Unavailable
+from pykvpool.errors import InternalError, ProtocolError
 
 #: How long a child may take to say where it listens (s): a cold start of Python on a busy machine, several times over.
 START_TIMEOUT_S = 30.0
@@ -43,23 +44,23 @@ class Child:
     def stdin(self) -> asyncio.StreamWriter:
         writer = self.process.stdin
         if writer is None:
-            raise Unavailable(f"{self.name} has no standard input")
+            raise InternalError(f"{self.name} has no standard input")
         return writer
 
     @property
     def stdout(self) -> asyncio.StreamReader:
         reader = self.process.stdout
         if reader is None:
-            raise Unavailable(f"{self.name} has no standard output")
+            raise InternalError(f"{self.name} has no standard output")
         return reader
 
     async def announcement(self) -> Announcement:
-        """Where it listens. Raises `Unavailable` with its own words where it ended or kept silent."""
+        """Where it listens. Raises `ChildFailed` with its own words where it ended or kept silent."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 line = await self.stdout.readline()
         except TimeoutError:
-            raise Unavailable(f"{self.name} did not start within {START_TIMEOUT_S:.0f} s{self.last_words()}") from None
+            raise ChildFailed(f"{self.name} did not start within {START_TIMEOUT_S:.0f} s{self.last_words()}") from None
         if not line:
             raise await self.failure("did not start")
         try:
@@ -67,15 +68,15 @@ class Child:
         except msgspec.MsgspecError as error:
             raise ProtocolError(f"{self.name} announced {line[:200]!r}: {error}") from error
 
-    async def failure(self, what: str) -> Unavailable:
+    async def failure(self, what: str) -> ChildFailed:
         """The error to raise for a child that ended by itself: waits for its end and quotes it."""
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._listening
                 code = await self.process.wait()
         except TimeoutError:
-            return Unavailable(f"{self.name} {what}: it closed its output and lives{self.last_words()}")
-        return Unavailable(f"{self.name} {what}: it ended with exit code {code}{self.last_words()}", exit_code=code)
+            return ChildFailed(f"{self.name} {what}: it closed its output and lives{self.last_words()}")
+        return ChildFailed(f"{self.name} {what}: it ended with exit code {code}{self.last_words()}", exit_code=code)
 
     def last_words(self) -> str:
         """What it said last, as the end of a sentence."""
@@ -101,7 +102,8 @@ class Child:
     async def _listen(self) -> None:
         reader = self.process.stderr
         while reader is not None and (line := await reader.readline()):
-            self._complaints.append(line.decode(errors="replace").rstrip())
+            if text := line.decode(errors="replace").strip():
+                self._complaints.append(text)
 
 
 class Children:

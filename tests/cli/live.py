@@ -19,29 +19,45 @@ from pykvpool.cli.main import cli
 NODE_MIB = 64
 
 
-def spawn(*arguments: str, **options: object) -> subprocess.Popen[str]:
-    """``python -m pykvpool arguments`` with pipes."""
-    options.setdefault("stdin", subprocess.PIPE)
-    return subprocess.Popen(
+@contextlib.contextmanager
+def command(*arguments: str, stdin: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+    """``python -m pykvpool arguments`` with pipes; it has ended afterwards, whatever the test did."""
+    with subprocess.Popen(
         [sys.executable, "-m", "pykvpool", *arguments],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def finish(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
+    """Wait for its end and return (stdout, stderr); it must have this exit code and no traceback."""
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return out, err
+
+
+def run(*arguments: str, code: int = 0) -> tuple[str, str]:
+    """Run a command as a process: (stdout, stderr)."""
+    with command(*arguments, stdin=subprocess.DEVNULL) as process:
+        return finish(process, code)
 
 
 @contextlib.contextmanager
 def server(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
     """A supervised master or node, and what it announced; its input is ended afterwards."""
-    process = spawn(*arguments, "--supervised")
-    try:
+    with command(*arguments, "--supervised") as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             pytest.fail(f"{arguments[0]} did not start: {process.communicate()[1]}")
         yield process, json.loads(line)
-    finally:
         process.communicate(timeout=30)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pykvpool.cli import processes
+from pykvpool.cli.boundary import ChildFailed
 from pykvpool.cli.processes import Children
-from pykvpool.errors import ProtocolError, Unavailable
+from pykvpool.errors import ProtocolError
 from tests.cli.live import gone
 
 GOOD = """
@@ -56,7 +57,7 @@ async def test_a_child_says_where_it_listens_and_is_gone_afterwards(module) -> N
 async def test_a_child_that_fails_is_quoted(module) -> None:
     async with Children() as children:
         child = await children.start("node", module("import sys; sys.exit('pykvpool: ConfigError: port 7 is taken')"))
-        with pytest.raises(Unavailable, match=r"node did not start: it ended with exit code 1: .*port 7 is taken"):
+        with pytest.raises(ChildFailed, match=r"node did not start: it ended with exit code 1: .*port 7 is taken"):
             await child.announcement()
 
 
@@ -71,7 +72,7 @@ async def test_a_child_that_keeps_silent_is_given_up(module, monkeypatch: pytest
     monkeypatch.setattr(processes, "START_TIMEOUT_S", 0.05)
     async with Children() as children:
         child = await children.start("node", module("import sys; sys.stdin.read()"))
-        with pytest.raises(Unavailable, match="node did not start within"):
+        with pytest.raises(ChildFailed, match="node did not start within"):
             await child.announcement()
 
 
@@ -122,6 +123,7 @@ async def test_cancelling_again_and_again_leaves_nobody_behind(module, monkeypat
 def test_a_killed_parent_leaves_nobody_behind(module) -> None:
     parent = f"""
 import asyncio
+from pykvpool.cli.boundary import ChildFailed
 from pykvpool.cli.processes import Children
 async def main():
     async with Children() as children:

@@ -15,15 +15,7 @@ from click.testing import CliRunner
 
 from pykvpool.cli.boundary import EXIT_INTERRUPTED
 from pykvpool.cli.main import cli
-from tests.cli.live import Pool, gone, server, spawn
-
-
-def finish(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
-    """Wait for its end; it must have this exit code and no traceback."""
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == code, err
-    assert "Traceback" not in err
-    return out, err
+from tests.cli.live import Pool, command, finish, gone, run, server
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -54,7 +46,7 @@ def test_a_started_master_says_one_line_with_its_address() -> None:
 def test_a_taken_port_names_its_holder_or_the_flag() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        _, err = finish(spawn("master", "--listen", f"tcp://127.0.0.1:{port}"), 1)
+        _, err = run("master", "--listen", f"tcp://127.0.0.1:{port}", code=1)
     assert err.startswith("pykvpool: ConfigError: ")
     assert str(port) in err
     assert str(os.getpid()) in err or "--listen" in err
@@ -64,7 +56,7 @@ def test_a_node_without_a_master_says_so() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        _, err = finish(spawn("node", "--master", address, "--segment-size", "1MiB"), 1)
+        _, err = run("node", "--master", address, "--segment-size", "1MiB", code=1)
     assert err.startswith("pykvpool: Unavailable: ")
     assert address in err
 
@@ -80,24 +72,24 @@ def test_a_token_is_needed_at_both_ends(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_a_put_waits_for_its_input(address: str) -> None:
-    process = spawn("put", "key", "/dev/stdin", "--master", address)
-    assert process.stdin is not None
-    # The pipe takes 64 KiB: when more has gone through, the command is reading.
-    process.stdin.write("x" * (1 << 20))
-    process.stdin.flush()
-    process.send_signal(signal.SIGINT)
-    _, err = finish(process, EXIT_INTERRUPTED)
+    with command("put", "key", "-", "--master", address) as process:
+        assert process.stdin is not None
+        # The pipe takes 64 KiB: when more has gone through, the command is reading.
+        process.stdin.write("x" * (1 << 20))
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        _, err = finish(process, EXIT_INTERRUPTED)
     assert err == "pykvpool: interrupted\n"
 
 
 def test_ctrl_c_while_a_get_waits_for_a_master_that_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        process = spawn("get", "key", "--master", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
-        connection, _ = silent.accept()
-        with connection:
-            assert connection.recv(1)
-            process.send_signal(signal.SIGINT)
-            _, err = finish(process, EXIT_INTERRUPTED)
+        with command("get", "key", "--master", f"tcp://127.0.0.1:{silent.getsockname()[1]}") as process:
+            connection, _ = silent.accept()
+            with connection:
+                assert connection.recv(1)
+                process.send_signal(signal.SIGINT)
+                _, err = finish(process, EXIT_INTERRUPTED)
     assert err == "pykvpool: interrupted\n"
 
 
@@ -105,13 +97,11 @@ def test_a_reader_that_goes_away_is_no_traceback(pool: Pool, tmp_path: Path) -> 
     (tmp_path / "f").write_bytes(b"x")
     for number in range(20):
         pool.run("put", f"key-{number}", str(tmp_path / "f"))
-    process = spawn("ls", "--master", pool.address, stdin=subprocess.DEVNULL)
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.stderr is not None
-    err = process.stderr.read()
-    process.stderr.close()
-    process.wait(timeout=30)
+    with command("ls", "--master", pool.address) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
     assert "Traceback" not in err
     assert "Exception ignored" not in err
 
@@ -124,7 +114,7 @@ DEMO = (
 
 @pytest.mark.parametrize("fabric", ["shm", "tcp"])
 def test_the_demo_compares_every_byte_and_says_so(fabric: str) -> None:
-    out, err = finish(spawn(*DEMO, "--json", "--fabric", fabric), 0)
+    out, err = run(*DEMO, "--json", "--fabric", fabric, code=0)
     summary = json.loads(out)
     alone, pooled = summary["engines_alone"], summary["with_pool"]
     assert summary["turns"] == 12
@@ -169,15 +159,13 @@ def test_the_demo_replays_a_trace_and_shows_tables(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_during_the_demo_leaves_no_process_behind() -> None:
-    process = spawn("demo", "--sessions", "6")
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("with the pool"):
-            break
-    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    assert len(children) == 7
-    process.send_signal(signal.SIGINT)
-    _, err = finish(process, EXIT_INTERRUPTED)
+    with command("demo", "--sessions", "6") as process:
+        assert process.stderr is not None
+        assert any(line.startswith("with the pool") for line in process.stderr)
+        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        assert len(children) == 7
+        process.send_signal(signal.SIGINT)
+        _, err = finish(process, EXIT_INTERRUPTED)
     assert err.endswith("pykvpool: interrupted\n")
     assert all(gone(pid) for pid in children)
 
@@ -189,13 +177,13 @@ def test_a_demo_that_cannot_start_says_why(tmp_path: Path) -> None:
     too_small = CliRunner().invoke(cli, ["demo", "--sessions", "1", "--turns", "1", "--node-size", "4KiB"])
     assert too_small.exit_code == 1
     assert "raise --node-size" in too_small.stderr
-    _, err = finish(spawn("demo", "--sessions", "1", "--turns", "2", "--fabric", "pigeon"), 1)
+    _, err = run("demo", "--sessions", "1", "--turns", "2", "--fabric", "pigeon", code=1)
     assert "pigeon" in err
 
 
 @pytest.mark.slow
 def test_the_bench_measures_every_case() -> None:
-    out, err = finish(spawn("bench", "--quick", "--json"), 0)
+    out, err = run("bench", "--quick", "--json", code=0)
     figures = json.loads(out)
     assert err == ""
     assert {figure["case"]["fabric"] for figure in figures["transfers"]} == {"inproc", "shm", "tcp"}

@@ -35,7 +35,9 @@ def config(config: Config, show: bool, changed: bool, as_json: bool) -> None:
         data = {line.path: {"value": line.text, "source": line.source} for line in shown}
         click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
         return
-    table = Table("key", "value", "source", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("key", "value", "source"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for line in shown:
         table.add_row(line.path, line.text, line.source, style="" if line.source != "default" else "dim")
     Console(highlight=False).print(table)

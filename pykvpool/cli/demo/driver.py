@@ -97,7 +97,7 @@ class EngineHandle:
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
 
     async def ask(self, message: ToEngine) -> FromEngine:
-        """Send a message and await its answer. Raises the engine's error, `Unavailable` where it ended."""
+        """Send a message and await its answer. Raises the engine's error, `ChildFailed` where it ended."""
         self._child.stdin.write(encode(message))
         try:
             await self._child.stdin.drain()
@@ -133,7 +133,7 @@ async def run_demo(
         nodes = [
             await children.start(
                 f"node-{number}", "pykvpool", "node", "--supervised", "--name", f"node-{number}",
-                "--master", masters[0], "--segment-size", str(settings.node_bytes), "--listen", "127.0.0.1:0",
+                "--master", masters[0], "--segment-size", str(settings.node_bytes),
             )
             for number in range(settings.nodes)
         ]  # fmt: skip
