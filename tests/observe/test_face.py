@@ -165,7 +165,12 @@ async def test_it_is_served_from_the_moment_serve_http_returns_until_close(sourc
 
 async def test_a_connection_that_is_kept_open_does_not_hold_up_the_end(source) -> None:
     async with await serve_http(build_app(source), "127.0.0.1", 0) as server:
-        _reader, writer = await asyncio.open_connection(server.host, server.port)
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: face\r\n\r\n")
+        assert b"200 OK" in await reader.readline()
+    answer = await reader.read()
+    assert answer.endswith(b"}")
+    assert reader.at_eof()
     writer.close()
 
 
