@@ -56,21 +56,3 @@ async def all_of(works: Iterable[Coroutine[object, object, object]]) -> None:
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
-async def until_stopped() -> str:
-    """Wait for SIGTERM or SIGINT and return its name: how servers run, whose stopping is no error."""
-    loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[str] = loop.create_future()
-
-    def stop(name: str) -> None:
-        if not stopped.done():
-            stopped.set_result(name)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number.name)
-    try:
-        return await stopped
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)

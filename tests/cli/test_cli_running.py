@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from pykvpool.cli.boundary import Terminated
-from pykvpool.cli.running import all_of, run, until_stopped
+from pykvpool.cli.running import all_of, run
 from pykvpool.errors import PoolFull
 
 
@@ -42,12 +42,6 @@ def test_a_result_is_returned_and_an_error_raised() -> None:
     assert run(fine) == 7
     with pytest.raises(PoolFull):
         run(fail)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_server_is_told_which_signal_stopped_it(number: signal.Signals) -> None:
-    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), number)
-    assert await until_stopped() == number.name
 
 
 async def test_the_first_error_of_many_ends_the_others_and_is_raised_itself() -> None:

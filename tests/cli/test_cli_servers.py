@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -41,6 +42,17 @@ def test_a_started_master_says_one_line_with_its_address() -> None:
         master.send_signal(signal.SIGTERM)
         _, err = finish(master, 0)
     assert err.splitlines() == [f"pykvpool master listens on {announced['addresses'][0]} (cluster 'blue', no token)"]
+
+
+def test_both_servers_show_themselves_over_http() -> None:
+    with server("master", "--listen", "tcp://127.0.0.1:0", "--http", "127.0.0.1:0") as (_, announced):
+        [address] = announced["addresses"]
+        arguments = ("--name", "n", "--master", address, "--segment-size", "1MiB", "--http", "127.0.0.1:0")
+        with server("node", *arguments) as (_, said):
+            for url in (announced["http"], said["http"]):
+                assert httpx.get(f"{url}/health").status_code == 200
+                assert "n" in [segment["node"] for segment in httpx.get(f"{url}/api/state").json()["segments"]]
+                assert "pykvpool_build_info" in httpx.get(f"{url}/metrics").text
 
 
 def test_a_taken_port_names_its_holder_or_the_flag() -> None:
@@ -83,13 +95,14 @@ def test_ctrl_c_while_a_put_waits_for_its_input(address: str) -> None:
 
 
 def test_ctrl_c_while_a_get_waits_for_a_master_that_does_not_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with command("get", "key", "--master", f"tcp://127.0.0.1:{silent.getsockname()[1]}") as process:
-            connection, _ = silent.accept()
-            with connection:
-                assert connection.recv(1)
-                process.send_signal(signal.SIGINT)
-                _, err = finish(process, EXIT_INTERRUPTED)
+    silent = socket.create_server(("127.0.0.1", 0))
+    address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+    with silent, command("get", "key", "--master", address) as process:
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(1)
+            process.send_signal(signal.SIGINT)
+            _, err = finish(process, EXIT_INTERRUPTED)
     assert err == "pykvpool: interrupted\n"
 
 
@@ -145,9 +158,7 @@ def test_the_demo_replays_a_trace_and_shows_tables(tmp_path: Path) -> None:
     ]
     trace = tmp_path / "trace.jsonl"
     trace.write_text(json.dumps({"id": "s", "block_size": 64, "requests": requests}) + "\n")
-    out, _ = finish(
-        spawn(*DEMO[:1], "--trace", str(trace), "--engines", "2", "--nodes", "1", "--node-size", "32MiB"), 0
-    )
+    out, _ = run("demo", "--trace", str(trace), "--engines", "2", "--nodes", "1", "--node-size", "32MiB")
     for part in (
         "The first 1 of trace.jsonl",
         "hit rate",

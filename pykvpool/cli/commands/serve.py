@@ -7,16 +7,18 @@ at once; a master says farewell to everybody. Their log goes to stderr.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Coroutine
 
 import click
 
 from pykvpool.cli import format as say
+from pykvpool.cli.faces import master_face, node_face
 from pykvpool.cli.options import POOL_KEYS, configured, section
-from pykvpool.cli.running import until_stopped
+from pykvpool.cli.running import run
 from pykvpool.cli.servers import describe_pool, running_master, running_node
 from pykvpool.cli.supervised import Announcement, announce, end_of, standard_input
 from pykvpool.config import Config
@@ -38,14 +40,14 @@ def master(config: Config, supervised: bool) -> None:
     _log(config)
 
     async def serve() -> None:
-        async with running_master(config) as server:
-            listens = ", ".join(server.addresses)
+        async with running_master(config) as server, master_face(server, config) as url:
+            listens = ", ".join([*server.addresses, *([url] if url else [])])
             _started(f"master listens on {listens} ({describe_pool(config.pool)})")
             if supervised:
-                announce(Announcement("master", server.addresses))
-            await _until_told(supervised)
+                announce(Announcement("master", server.addresses, url))
+            await _until_over(supervised)
 
-    asyncio.run(serve())
+    _serve(serve)
 
 
 @click.command()
@@ -56,37 +58,48 @@ def node(config: Config, supervised: bool) -> None:
     _log(config)
 
     async def serve() -> None:
-        async with running_node(config) as running:
+        async with running_node(config) as running, node_face(running, config) as url:
             mount = running.mount
-            endpoints: Sequence[str] = mount.endpoints if mount is not None else ()
-            lends = say.size(config.node.segment_size)
-            _started(
-                f"node {running.name!r} lends {lends} to {', '.join(config.pool.master)}; on {', '.join(endpoints)}"
-            )
+            endpoints = mount.endpoints if mount is not None else ()
+            lends = f"lends {say.size(config.node.segment_size)} to {', '.join(config.pool.master)}"
+            _started(f"node {running.name!r} {lends}; on {', '.join([*endpoints, *([url] if url else [])])}")
             if supervised:
-                announce(Announcement("node", tuple(endpoints)))
-            over = await _until_told(supervised, running.wait_over())
+                announce(Announcement("node", endpoints, url))
+            over = await _until_over(supervised, running.wait_over())
             if over:
                 raise SessionExpired(f"node {running.name!r} on {socket.gethostname()} ended: {over}")
 
-    asyncio.run(serve())
+    _serve(serve)
 
 
-async def _until_told(supervised: bool, over: Awaitable[str] | None = None) -> str:
-    """Wait for a signal, the end of a supervised process's input, or `over`; returns the text of `over`, else ""."""
-    waits: list[asyncio.Future[str] | asyncio.Future[None]] = [asyncio.ensure_future(until_stopped())]
-    if supervised:
-        waits.append(asyncio.ensure_future(end_of(await standard_input())))
-    ended = asyncio.ensure_future(over) if over is not None else None
-    if ended is not None:
-        waits.append(ended)
+def _serve(main: Callable[[], Coroutine[object, object, None]]) -> None:
+    """Run until a signal, which is an end like any other: everything is closed in order first."""
+    with contextlib.suppress(KeyboardInterrupt):
+        run(main)
+
+
+async def _until_over(supervised: bool, over: Coroutine[object, object, str] | None = None) -> str:
+    """Wait for the end of a supervised process's input or for `over`, else for ever; the text of `over`, else ""."""
+    waits = [asyncio.create_task(_input_ends() if supervised else _for_ever())]
+    if over is not None:
+        waits.append(asyncio.create_task(over))
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        return ended.result() if ended is not None and ended.done() else ""
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
     finally:
         for wait in waits:
             wait.cancel()
         await asyncio.wait(waits)
+
+
+async def _input_ends() -> str:
+    await end_of(await standard_input())
+    return ""
+
+
+async def _for_ever() -> str:
+    await asyncio.Event().wait()
+    return ""
 
 
 def _log(config: Config) -> None:

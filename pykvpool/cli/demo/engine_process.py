@@ -15,7 +15,6 @@ from pykvpool.cli.demo.engine import Engine
 from pykvpool.cli.demo.messages import BeginPass, Failed, Ready, RunTurn, Setup, ToEngine, encode, receive
 from pykvpool.cli.supervised import standard_input
 from pykvpool.client import Client
-
 from pykvpool.errors import PoolError, ProtocolError
 from pykvpool.fabric.registry import DEFAULT_FABRICS
 
