@@ -162,7 +162,7 @@ class SyncClient:
 
     put = blocking(Client.put)
     put_batch = blocking(Client.put_batch)
-    put_from = blocking(Client.put_from)
+    put_from = put
     get = blocking(Client.get)
     get_batch = blocking(Client.get_batch)
     get_into = blocking(Client.get_into)
