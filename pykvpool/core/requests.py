@@ -33,9 +33,9 @@ class ReplyLog:
 
     def acknowledge(self, up_to: RequestId, received: tuple[RequestId, ...] = ()) -> None:
         """Replies up to `up_to`, and those to `received`, have arrived: forget them."""
-        for request_id in received:
-            if self.replies.get(request_id) is not None:
-                del self.replies[request_id]
+        for number in received:
+            if self.replies.get(number) is not None:
+                del self.replies[number]
         if up_to <= self.acknowledged:
             return
         if up_to - self.acknowledged < len(self.replies):

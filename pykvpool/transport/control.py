@@ -292,6 +292,10 @@ class ControlSession:
             except PoolError as error:
                 self._trouble = error.message
                 continue
+            if dialled.welcome.session != self.session_id or not dialled.welcome.resumed:
+                dialled.stream.close()
+                self._lose(SessionLoss(Parting.RESTARTED, "the master gave another session than the one it had"))
+                return None
             log.info("session %r is connected again, at %s", self.name, dialled.address)
             return dialled
 
