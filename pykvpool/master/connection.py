@@ -81,8 +81,9 @@ class Connection:
             self.part(DeadlineExceeded(f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"))
         except PoolError as error:
             log.warning("refused %s: %s", self, error)
-            if self._handshake.farewell is not None:
-                self._send(self._handshake.farewell)
+            farewell = self._handshake.farewell_for(error)
+            if farewell is not None:
+                self._send(farewell)
         else:
             await self._serve()
         finally:

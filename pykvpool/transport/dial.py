@@ -86,11 +86,15 @@ class Dialler:
             raise Unavailable(
                 f"timed out after {timeout_s:.1f} s: it takes connections but says nothing (not a pykvpool master?)"
             ) from None
-        except ProtocolError as error:
-            _part(stream, handshake)
-            raise Unavailable(f"not a pykvpool master: {error.message}") from None
+        except PoolError as error:
+            if stream is not None:
+                _part(stream, handshake.farewell_for(error))
+            if isinstance(error, ProtocolError):
+                raise Unavailable(f"not a pykvpool master: {error.message}") from None
+            raise
         except BaseException:
-            _part(stream, handshake)
+            if stream is not None:
+                stream.abort()
             raise
 
 
@@ -108,11 +112,9 @@ async def _shake_hands(stream: Stream, handshake: ClientHandshake) -> Welcome:
             return handshake.welcome
 
 
-def _part(stream: Stream | None, handshake: ClientHandshake) -> None:
+def _part(stream: Stream, farewell: bytes | None) -> None:
     """Tell the other end why, if it was we who refused, and close."""
-    if stream is None:
-        return
-    if handshake.farewell is not None:
+    if farewell is not None:
         with contextlib.suppress(Closed):  # it may have hung up first
-            stream.send(handshake.farewell)
+            stream.send(farewell)
     stream.close()

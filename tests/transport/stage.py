@@ -21,7 +21,7 @@ class Stage:
         self.core = FakeCore(ttl_ms=ttl_ms)
         self._listen = listen
         self._token = token
-        self._stack = contextlib.AsyncExitStack()
+        self.stack = contextlib.AsyncExitStack()
         self.server = self._make_server()
 
     def _make_server(self) -> MasterServer:
@@ -36,7 +36,7 @@ class Stage:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._stack.aclose()
+        await self.stack.aclose()
         await self.server.close()
         self.runtime.offload.close()
 
@@ -54,5 +54,5 @@ class Stage:
         session = await ControlSession.connect(
             [self.address], name=name, role=role, runtime=self.runtime, transports=self.transports, **options
         )
-        self._stack.push_async_callback(session.close)
+        self.stack.push_async_callback(session.close)
         return session
