@@ -9,12 +9,14 @@ from pathlib import Path
 from pykvpool.config.reference import configuration_markdown
 from pykvpool.metrics.reference import metrics_markdown
 from pykvpool.observe.errors_page import errors_markdown
+from pykvpool.protocol.reference import messages_markdown
 
 #: File name -> what writes its text.
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_markdown,
     "errors.md": errors_markdown,
     "metrics.md": metrics_markdown,
+    "wire-messages.md": messages_markdown,
 }
 
 
