@@ -111,6 +111,7 @@ class ControlSession:
         """
         dialler = Dialler(addresses, token, runtime, transports or default_transports())
         identity = Identity(name, role, runtime.new_incarnation(), cluster)
+        identity.check()
         session = cls(dialler, identity, runtime, connect_timeout_s, on_instruction, on_session_lost, on_orphan_reply)
         session._open(await dialler.dial(identity, connect_timeout_s))
         return session

@@ -15,7 +15,7 @@ from pykvpool.errors import Closed, InvalidArgument, PoolError, ProtocolError, R
 from pykvpool.model.replies import Welcome
 from pykvpool.protocol.frames import MAX_FRAME_BYTES
 from pykvpool.protocol.handshake import ClientHandshake
-from pykvpool.protocol.identity import Identity
+from pykvpool.protocol.identity import Identity, token_key
 from pykvpool.protocol.messages import NONCE_BYTES
 from pykvpool.runtime import Runtime
 from pykvpool.transport.base import Stream
@@ -45,6 +45,7 @@ class Dialler:
             raise InvalidArgument("addresses is a list with at least one, such as ['tcp://127.0.0.1:7000']")
         for address in addresses:
             transports.check(address)
+        token_key(token)
         self.addresses = tuple(addresses)
         self._token = token
         self._runtime = runtime
