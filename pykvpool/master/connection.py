@@ -18,6 +18,7 @@ from pykvpool.model.replies import ErrorInfo, Reply, Welcome
 from pykvpool.protocol.codec import Unreadable, decode_to_master, encode
 from pykvpool.protocol.frames import MAX_FRAME_BYTES
 from pykvpool.protocol.handshake import MasterHandshake
+from pykvpool.protocol.identity import printable
 from pykvpool.protocol.messages import (
     NO_SESSION,
     Farewell,
@@ -154,7 +155,7 @@ class Connection:
                         log.warning("a bad request of %s: %s", self, error)
                         self.reply(request_id, ErrorInfo.of(error))
                     case Farewell(message=message):
-                        log.info("%s says farewell: %s", self, message)
+                        log.info("%s says farewell: %s", self, printable(message))
                         return
                 await self.stream.drain()  # who does not take answers is not asked for more
                 requests, request_bytes = requests + 1, request_bytes + len(frame)

@@ -26,7 +26,7 @@ from pykvpool.errors import InvalidArgument, PoolError, ProtocolError, Refused, 
 from pykvpool.model.replies import Welcome
 from pykvpool.protocol.codec import decode_handshake, encode, peek_version
 from pykvpool.protocol.frames import HEADER
-from pykvpool.protocol.identity import Identity, cluster_mismatch, token_key, version_mismatch
+from pykvpool.protocol.identity import Identity, cluster_mismatch, printable, token_key, version_mismatch
 from pykvpool.protocol.messages import (
     MAGIC,
     NONCE_BYTES,
@@ -207,7 +207,7 @@ class MasterHandshake(_Handshake):
                 return None
             case Farewell(code=code, message=message):
                 self._move(Seen.FAREWELL)
-                raise from_code(code, f"the peer refuses: {message}")
+                raise from_code(code, f"the peer refuses: {printable(message)}")
             case _:
                 raise self._refuse(ProtocolError("the other end speaks like a master, not like a client"))
 

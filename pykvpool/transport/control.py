@@ -292,6 +292,7 @@ class ControlSession:
                 return None
             except PoolError as error:
                 self._trouble = error.message
+                log.debug("session %r cannot reconnect yet: %s", self.name, error)
                 continue
             if dialled.welcome.session != self.session_id or not dialled.welcome.resumed:
                 dialled.stream.close()
