@@ -160,7 +160,7 @@ def test_the_demo_replays_a_trace_and_shows_tables(tmp_path: Path) -> None:
     trace.write_text(json.dumps({"id": "s", "block_size": 64, "requests": requests}) + "\n")
     out, _ = run("demo", "--trace", str(trace), "--engines", "2", "--nodes", "1", "--node-size", "32MiB")
     for part in (
-        "The first 1 of trace.jsonl",
+        "The first 1 sessions of trace.jsonl",
         "hit rate",
         "none wrong",
         "A block of 64 tokens has 64 KiB",

@@ -34,10 +34,10 @@ def render(figures: Figures, console: Console) -> None:
             figure.case.fabric,
             describe(figure.case),
             say.rate(figure.put_bytes_per_s),
-            f"{figure.put_ratio:.2f}",
+            ratio(figure.put_ratio),
             say.duration(figure.put_call_s),
             say.rate(figure.get_bytes_per_s),
-            f"{figure.get_ratio:.2f}",
+            ratio(figure.get_ratio),
             say.duration(figure.get_call_s),
         )
     console.print(table)
@@ -69,3 +69,8 @@ def render(figures: Figures, console: Console) -> None:
 def describe(case: Transfer) -> str:
     pieces = f" of {case.pieces} pieces of {say.size(case.piece_bytes)}" if case.pieces > 1 else ""
     return f"{case.batch} x {say.size(case.object_bytes)}{pieces}"
+
+
+def ratio(part: float) -> str:
+    """Two digits that say something."""
+    return f"{part:.2f}" if part >= 0.1 else f"{part:.3f}"

@@ -74,7 +74,7 @@ def top(config: Config, interval: float) -> None:
 
 def _page(state: State, rates: dict[str, float] | None, trouble: str = "") -> Group:
     line = Text(f"{trouble}; trying again" if trouble else "q ends", style="red" if trouble else "dim")
-    return Group(pool_view.render(state, rates), line)
+    return Group(line, pool_view.render(state, rates))
 
 
 @contextlib.contextmanager

@@ -123,7 +123,8 @@ def _choose(trace: Path | None, sessions: int | None, turns: int | None, seed: i
         Session(session.name, session.turns[:turns])
         for session in itertools.islice(traces.read_sessions(about), wanted)
     ]
-    return f"The first {len(chosen)} of {trace.name}", about.block_tokens, chosen
+    kind = "sessions" if about.format == "agentic" else "requests"
+    return f"The first {len(chosen)} {kind} of {trace.name}, the rest left out", about.block_tokens, chosen
 
 
 def _blocks(turn: Turn, block_tokens: int) -> int:

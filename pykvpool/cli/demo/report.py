@@ -195,6 +195,10 @@ def explanations(summary: DemoSummary) -> list[str]:
         f"A block of {summary.block_tokens} tokens has {say.size(summary.block_bytes)} here, 1/{scale:.0f} of the KV "
         "of Llama 3.1 8B: so that it fits one small machine.",
     ]
+    if summary.pool_evicted_objects:
+        lines.append(
+            "The pool was full and evicted blocks: a larger --node-size or a smaller --token-bytes makes it hold more."
+        )
     if summary.turns_left_out:
         lines.append(f"{say.count(summary.turns_left_out)} turns were left out: the time was over (--max-seconds).")
     return lines
