@@ -51,7 +51,7 @@ def test_both_servers_show_themselves_over_http() -> None:
         with server("node", *arguments) as (_, said):
             for url in (announced["http"], said["http"]):
                 assert httpx.get(f"{url}/health").status_code == 200
-                assert "n" in [segment["node"] for segment in httpx.get(f"{url}/api/state").json()["segments"]]
+                assert "n" in [segment["node"] for segment in httpx.get(f"{url}/api/state").json()["state"]["segments"]]
                 assert "pykvpool_build_info" in httpx.get(f"{url}/metrics").text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -13,21 +15,23 @@ from pykvpool.cli.bench.results import YARDSTICKS, Figures
 
 def render(figures: Figures, console: Console) -> None:
     """Print everything."""
-    raw = Table("the bare machine", "rate", box=box.SIMPLE_HEAD)
+    raw = Table("the bare machine", "rate", "raw of", box=box.SIMPLE_HEAD)
     meanings = {
         "memcpy": "memcpy of one core, beyond its caches",
-        "loopback": "asyncio BufferedProtocol receiving over loopback TCP from another process",
+        "loopback": "asyncio BufferedProtocol, loopback TCP from another process",
     }
     for name, rate in figures.raw.items():
-        raw.add_row(f"{name}: {meanings[name]}", say.rate(rate))
+        fabrics = ", ".join(fabric for fabric, yardstick in YARDSTICKS.items() if yardstick == name)
+        raw.add_row(f"{name}: {meanings[name]}", say.rate(rate), fabrics)
     console.print(raw)
 
     table = Table(title="Moving blocks", title_justify="left", box=box.SIMPLE_HEAD)
     for heading in ("fabric", "one call moves", "put", "of raw", "one call", "get", "of raw", "one call"):
-        table.add_column(heading, justify="left" if heading in ("fabric", "one call moves") else "right")
+        justify: Literal["left", "right"] = "left" if heading in ("fabric", "one call moves") else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
     for figure in figures.transfers:
         table.add_row(
-            f"{figure.case.fabric} (raw: {YARDSTICKS[figure.case.fabric]})",
+            figure.case.fabric,
             describe(figure.case),
             say.rate(figure.put_bytes_per_s),
             f"{figure.put_ratio:.2f}",

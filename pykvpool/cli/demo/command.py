@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from pykvpool.cli import format as say
+from pykvpool.cli import screen
 from pykvpool.cli.boundary import EXIT_ERROR
 from pykvpool.cli.demo import traces, workload
 from pykvpool.cli.demo.driver import DemoSettings, Pass, run_demo
@@ -24,7 +25,7 @@ from pykvpool.cli.running import run
 from pykvpool.errors import InvalidArgument
 
 #: Sessions of the default workload: their working set is several times what one engine holds.
-DEFAULT_SESSIONS = 6
+DEFAULT_SESSIONS = 8
 #: Requests of a Mooncake trace, which knows no sessions: enough for prefixes to come back.
 DEFAULT_REQUESTS = 1_000
 #: Tokens per block of made-up sessions: vLLM's default on a GPU.
@@ -41,7 +42,7 @@ DEFAULT_NODE_SIZE = "256MiB"
     "--trace", type=click.Path(path_type=Path), help="Replay recorded sessions (.jsonl, .jsonl.gz, .jsonl.xz)."
 )
 @click.option(
-    "--sessions", type=click.IntRange(1), help="How many sessions to run.  [default: 6; 1000 Mooncake requests]"
+    "--sessions", type=click.IntRange(1), help="How many sessions to run.  [default: 8; 1000 Mooncake requests]"
 )
 @click.option("--turns", type=click.IntRange(1), help="Run only the first turns of each session.")
 @click.option("--engines", type=click.IntRange(1, 32), default=3, show_default=True, help="Engine processes.")
@@ -170,4 +171,4 @@ def _print(summary: DemoSummary, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
     else:
-        render(summary, Console(highlight=False))
+        render(summary, screen.console())
