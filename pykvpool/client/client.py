@@ -69,7 +69,7 @@ class Client(Verbs):
         cluster: str = "",
         namespace: str = DEFAULT_NAMESPACE,
         replicas: int = 1,
-        min_replicas: int = 1,
+        min_replicas: int | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         connect_timeout_s: float = 5.0,
         fabrics: Sequence[str] = DEFAULT_FABRICS,
@@ -82,7 +82,7 @@ class Client(Verbs):
             role: "client", or "reader" for one that may not write.
             token: the shared token, where the cluster has one.
             cluster: refuse a master of another cluster (empty: any).
-            replicas, min_replicas: defaults of every put.
+            replicas, min_replicas: defaults of every put, see `PutOptions`.
             timeout_s: default deadline of every call.
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
 
@@ -175,14 +175,14 @@ class Client(Verbs):
         What finds room is written and committed first; the rest waits for room in the order of the pool's queue.
         """
         deadline_ms = self._begin(timeout_s)
+        defaults = self._options
         options = PutOptions(
-            self._options.replicas if replicas is None else replicas,
-            self._options.min_replicas if min_replicas is None else min_replicas,
+            defaults.replicas if replicas is None else replicas,
+            # A caller who names replicas speaks of this put alone: the client's default minimum is not meant.
+            defaults.min_replicas if replicas is None and min_replicas is None else min_replicas,
             preferred_node,
             pin,
         )
-        if replicas is not None and min_replicas is None and options.min_replicas > replicas:
-            options = PutOptions(replicas, replicas, preferred_node, pin)
         _check_replicas(options.replicas, options.min_replicas)
         jobs = [_put_job(item) for item in items]
 
@@ -319,10 +319,10 @@ class Client(Verbs):
         self._registered.unregister(buffer)
 
 
-def _check_replicas(replicas: int, min_replicas: int) -> None:
+def _check_replicas(replicas: int, min_replicas: int | None) -> None:
     if not 1 <= replicas <= MAX_REPLICAS:
         raise InvalidArgument(f"replicas is {replicas}: 1 to {MAX_REPLICAS} are allowed")
-    if not 1 <= min_replicas <= replicas:
+    if min_replicas is not None and not 1 <= min_replicas <= replicas:
         raise InvalidArgument(f"min_replicas is {min_replicas}: 1 to replicas ({replicas}) are allowed")
 
 

@@ -34,7 +34,10 @@ class Wish:
     size_bytes: int
     parent: bytes | None
     replicas: int
+    #: Fewest that must land.
     min_replicas: int
+    #: Fewest that must be granted.
+    min_granted: int
     preferred_node: str
     pin: Pin
     wait_ms: int
@@ -74,10 +77,10 @@ class Placement:
                 limit_bytes=largest,
             )
         nodes = len({segment.node for segment in self._fitting(wish.size_bytes)})
-        if nodes < wish.min_replicas:
+        if nodes < wish.min_granted:
             raise TooFewNodes(
-                f"{wish.min_replicas} replicas are required, on distinct nodes: {nodes} nodes could hold one now",
-                required=wish.min_replicas,
+                f"{wish.min_granted} replicas are required, on distinct nodes: {nodes} nodes could hold one now",
+                required=wish.min_granted,
                 nodes=nodes,
             )
         return min(wish.replicas, nodes)
@@ -92,19 +95,19 @@ class Placement:
             if preferred and self._evict(Room(wish.size_bytes, 1, 0, preferred)):
                 chosen = self._choose(fitting, wish, wanted)
         if len(chosen) < wanted:
-            if len(chosen) < wish.min_replicas and self._is_hopeless(wish):
+            if len(chosen) < wish.min_granted and self._is_hopeless(wish):
                 return None
-            self._evict(Room(wish.size_bytes, wanted, wish.min_replicas, fitting))
+            self._evict(Room(wish.size_bytes, wanted, wish.min_granted, fitting))
             chosen = self._choose(fitting, wish, wanted)
-        if len(chosen) < wish.min_replicas:
+        if len(chosen) < wish.min_granted:
             version = self._context.state.evictor.room_version
-            self._failure = _Failure(version, wish.size_bytes, wish.min_replicas)
+            self._failure = _Failure(version, wish.size_bytes, wish.min_granted)
             return None
         return tuple(self._extent(segment, wish.size_bytes) for segment in chosen)
 
     def full(self, wish: Wish) -> PoolFull:
         """Why there is no room for it."""
-        return explain_full(self._context, wish.size_bytes, wish.min_replicas)
+        return explain_full(self._context, wish.size_bytes, wish.min_granted)
 
     def _fitting(self, size_bytes: int) -> list[Segment]:
         segments = self._context.state.segments.by_id.values()
@@ -129,7 +132,7 @@ class Placement:
             failure is not None
             and failure.room_version == self._context.state.evictor.room_version
             and wish.size_bytes >= failure.size_bytes
-            and wish.min_replicas >= failure.needed
+            and wish.min_granted >= failure.needed
         )
 
     def _evict(self, room: Room) -> bool:

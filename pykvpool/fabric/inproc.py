@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from pykvpool.errors import PoolError, Refused
+from pykvpool.errors import PoolError, Refused, Unavailable
 from pykvpool.fabric.addresses import endpoint_of
 from pykvpool.fabric.base import Exported, Outcome, Peer, Read, Write
 from pykvpool.fabric.exports import Export, ExportTable, gone
@@ -29,9 +29,13 @@ class InprocRegistry:
     def __init__(self) -> None:
         self._servers: dict[Generation, InprocServer] = {}
 
+    @property
+    def prefix(self) -> str:
+        """How endpoints of this process begin: a forked child must not take its copy of this for its parent's."""
+        return f"{SCHEME}://{os.getpid()}/"
+
     def endpoint(self, generation: Generation) -> str:
-        # The process id keeps a forked child from taking its copy of this registry for its parent's.
-        return f"{SCHEME}://{os.getpid()}/{generation:x}"
+        return f"{self.prefix}{generation:x}"
 
     def add(self, generation: Generation, server: InprocServer) -> None:
         self._servers[generation] = server
@@ -146,6 +150,8 @@ class InprocClient:
         await self._mover.close()
 
     async def _open(self, segment: SegmentDescriptor) -> LocalMemory:
+        if not (endpoint_of(segment.endpoints, SCHEME) or "").startswith(self._registry.prefix):
+            raise Unavailable(f"segment {segment.segment} is not in this process")
         server = self._registry.find(segment.generation)
         if server is None:
             raise gone(segment.generation)

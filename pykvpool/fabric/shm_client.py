@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from pykvpool.errors import Closed, DeadlineExceeded, SegmentGone
+from pykvpool.errors import Closed, DeadlineExceeded, Unavailable
 from pykvpool.fabric.addresses import endpoint_of, host_id
 from pykvpool.fabric.base import Outcome, Peer, Read, Write
 from pykvpool.fabric.handshake import HANDSHAKE_S
@@ -74,7 +74,7 @@ class ShmClient:
     async def _open(self, segment: SegmentDescriptor) -> LocalMemory:
         endpoint = self.reaches(segment)
         if endpoint is None:
-            raise SegmentGone(f"segment {segment.segment} is not reachable by shm from this host")
+            raise Unavailable(f"segment {segment.segment} is not reachable by shm from this host")
         return await (await self._session(endpoint)).map(segment.generation)
 
     async def _session(self, endpoint: str) -> ShmSession:

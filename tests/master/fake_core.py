@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pykvpool.core.effects import Effects
-from pykvpool.errors import SessionExpired
+from pykvpool.errors import PoolError, SessionExpired
 from pykvpool.model.commands import Exists, Goodbye, Heartbeat
 from pykvpool.model.events import Disconnected, Event, Hello, Request, Tick
 from pykvpool.model.facts import SessionEnded, SessionOpened
@@ -36,6 +36,8 @@ class FakeCore:
         self.events: list[Event] = []
         self.held: list[Request] = []
         self.hold: Callable[[Request], bool] = lambda request: False
+        #: The error with which a request is answered, if any.
+        self.refuse: Callable[[Request], PoolError | None] = lambda request: None
         #: Called before each event is handled; may raise.
         self.before: Callable[[Event], None] = lambda event: None
         self.deadline: int | None = None
@@ -128,7 +130,10 @@ class FakeCore:
 
     def _answer(self, effects: Effects, request: Request) -> None:
         reply: Reply
+        error = self.refuse(request)
         match request.command:
+            case _ if error is not None:
+                reply = ErrorInfo.of(error)
             case Exists(hashes=hashes):
                 reply = Flags(b"\x01" * len(hashes))
             case Heartbeat():

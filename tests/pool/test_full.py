@@ -95,7 +95,7 @@ async def test_hard_pinned_blocks_are_never_evicted_and_the_error_counts_them(sm
 
 async def test_an_object_beyond_every_segment_is_refused_at_once(small):
     client = await small.client()
-    with pytest.raises(InvalidArgument, match="4194304|4 MiB"):
+    with pytest.raises(InvalidArgument, match=r"4194304|4 MiB"):
         await client.put("huge", bytes(5 * MIB))
 
 
