@@ -1,7 +1,8 @@
 """The instruments of one process or node: counters, gauges and histograms on a registry of its own.
 
-Bind an instrument once (``seconds = metrics.histogram(CLIENT_CALL_SECONDS, "get")``) and use it often: recording is
-then one method call. A metric that is not in the table, or labels it does not have, are bugs and raise `InternalError`.
+Bind an instrument once (``seconds = metrics.histogram(MASTER_STEP_SECONDS, "Tick")``) and use it often: recording is
+then one method call. A metric that is not in the table, or labels it does not have, are bugs and raise
+`InternalError`.
 """
 
 from __future__ import annotations

@@ -46,23 +46,23 @@ def a_state(**counters: int) -> State:
 def test_two_processes_in_one_do_not_mix_and_the_global_registry_stays_clean() -> None:
     before = set(REGISTRY._names_to_collectors)
     one, two = Metrics("client"), Metrics("node")
-    one.histogram(table.CLIENT_CALL_SECONDS, "get").observe(0.003)
-    assert value(exposition(one.registry), "pykvpool_client_call_seconds_count", call="get") == 1
-    assert b"pykvpool_client_call_seconds" not in exposition(two.registry)
+    one.histogram(table.MASTER_STEP_SECONDS, "Tick").observe(0.003)
+    assert value(exposition(one.registry), "pykvpool_master_step_seconds_count", event="Tick") == 1
+    assert b"pykvpool_master_step_seconds" not in exposition(two.registry)
     assert b'role="node"' in exposition(two.registry)
     assert set(REGISTRY._names_to_collectors) == before
 
 
 def test_a_latency_falls_into_its_bucket() -> None:
     metrics = Metrics("client")
-    seconds = metrics.histogram(table.CLIENT_CALL_SECONDS, "get")
+    seconds = metrics.histogram(table.MASTER_STEP_SECONDS, "Tick")
     seconds.observe(0.0015)
-    metrics.histogram(table.CLIENT_CALL_SECONDS, "get").observe(45)
+    metrics.histogram(table.MASTER_STEP_SECONDS, "Tick").observe(45)
     text = exposition(metrics.registry)
-    assert value(text, "pykvpool_client_call_seconds_bucket", call="get", le="0.001") == 0
-    assert value(text, "pykvpool_client_call_seconds_bucket", call="get", le="0.002") == 1
-    assert value(text, "pykvpool_client_call_seconds_bucket", call="get", le="30.0") == 1
-    assert value(text, "pykvpool_client_call_seconds_bucket", call="get", le="60.0") == 2
+    assert value(text, "pykvpool_master_step_seconds_bucket", event="Tick", le="0.001") == 0
+    assert value(text, "pykvpool_master_step_seconds_bucket", event="Tick", le="0.002") == 1
+    assert value(text, "pykvpool_master_step_seconds_bucket", event="Tick", le="30.0") == 1
+    assert value(text, "pykvpool_master_step_seconds_bucket", event="Tick", le="60.0") == 2
 
 
 def test_counters_and_gauges_keep_one_series_per_label() -> None:
@@ -89,7 +89,9 @@ def test_what_is_not_in_the_table_cannot_be_recorded() -> None:
 
 
 def test_a_masters_state_becomes_gauges_and_its_counters_keep_their_names() -> None:
-    text = exposition(Metrics("master").registry, a_state(puts_committed_total=12))
+    text = exposition(
+        Metrics("master").registry, a_state(puts_committed_total=12), {"puts_committed_total": "puts that landed"}
+    )
     assert value(text, "pykvpool_segment_capacity_bytes", node="b", segment="2") == 200
     assert value(text, "pykvpool_segment_quarantined_bytes", node="a", segment="1") == 10
     assert value(text, "pykvpool_segment_suspect", node="b", segment="2") == 1
@@ -98,10 +100,11 @@ def test_a_masters_state_becomes_gauges_and_its_counters_keep_their_names() -> N
     assert value(text, "pykvpool_sessions_disconnected", role="client") == 0
     assert value(text, "pykvpool_waiting_keys") == 3
     assert value(text, "pykvpool_master_puts_committed_total") == 12
+    assert b"# HELP pykvpool_master_puts_committed_total puts that landed\n" in text
 
 
 def test_every_gauge_of_the_state_is_declared_and_given() -> None:
-    given = {family.name for family in StateCollector(a_state()).collect()}
+    given = {family.name for family in StateCollector(a_state(), {}).collect()}
     assert given == {each.name for each in table.STATE_METRICS}
 
 
