@@ -41,7 +41,7 @@ def a_masters_state(core: MasterCore | TimedCore) -> State:
 async def test_the_state_is_asked_of_the_master() -> None:
     state = a_masters_state(MasterCore(CoreConfig(), 1))
     session = FakeSession(state)
-    source = SessionSource("node", Metrics("node"), lambda: session)
+    source = SessionSource("node", Metrics("node", "0.0"), lambda: session)
     assert await source.state() is state
     assert session.asked == [ClusterState()]
     session.reply = Beat(1)
@@ -51,7 +51,7 @@ async def test_the_state_is_asked_of_the_master() -> None:
 
 async def test_a_process_is_healthy_while_it_has_its_master() -> None:
     sessions: list[FakeSession] = []
-    source = SessionSource("node", Metrics("node"), lambda: sessions[0] if sessions else None)
+    source = SessionSource("node", Metrics("node", "0.0"), lambda: sessions[0] if sessions else None)
     assert source.health().reasons == ("there is no session with the master",)
     with pytest.raises(Unavailable, match="no session"):
         await source.state()
@@ -62,7 +62,9 @@ async def test_a_process_is_healthy_while_it_has_its_master() -> None:
 
 
 def test_every_counter_of_a_real_master_is_exported_with_its_meaning() -> None:
-    text = exposition(Metrics("master").registry, a_masters_state(MasterCore(CoreConfig(), 1)), MEANINGS).decode()
+    text = exposition(
+        Metrics("master", "0.0").registry, a_masters_state(MasterCore(CoreConfig(), 1)), MEANINGS
+    ).decode()
     for name, meaning in MEANINGS.items():
         assert f"# HELP pykvpool_master_{name} {meaning}\n" in text
     assert "pykvpool_master_sessions_opened_total 1.0" in text
@@ -71,7 +73,7 @@ def test_every_counter_of_a_real_master_is_exported_with_its_meaning() -> None:
 
 def test_steps_are_timed_by_command_and_decide_as_ever() -> None:
     ticks = iter(range(100))
-    metrics = Metrics("master")
+    metrics = Metrics("master", "0.0")
     core = TimedCore(MasterCore(CoreConfig(), 5), metrics, lambda: next(ticks) / 1_000)
     assert core.epoch == 5
     assert a_masters_state(core) == a_masters_state(MasterCore(CoreConfig(), 5))
