@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pykvpool.config.reference import configuration_markdown
+from pykvpool.core.counters import MEANINGS
 from pykvpool.metrics.reference import metrics_markdown
 from pykvpool.observe.errors_page import errors_markdown
 
@@ -14,7 +16,7 @@ from pykvpool.observe.errors_page import errors_markdown
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_markdown,
     "errors.md": errors_markdown,
-    "metrics.md": metrics_markdown,
+    "metrics.md": partial(metrics_markdown, MEANINGS),
 }
 
 
