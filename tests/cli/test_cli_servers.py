@@ -170,7 +170,7 @@ def test_the_demo_replays_a_trace_and_shows_tables(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_during_the_demo_leaves_no_process_behind() -> None:
-    with command("demo", "--sessions", "6") as process:
+    with command("demo", "--sessions", "6", "--turns", "16") as process:
         assert process.stderr is not None
         assert any(line.startswith("with the pool") for line in process.stderr)
         children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
