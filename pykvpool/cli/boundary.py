@@ -70,7 +70,7 @@ class ChildFailed(Unavailable):
     """A process that this command started failed; the message quotes it."""
 
 
-NEXT[ChildFailed] = "that is a process this command started: its own words are quoted above"
+NEXT[ChildFailed] = "that is a process this command started itself: try again, and report what it said if it repeats"
 
 
 class Terminated(KeyboardInterrupt):

@@ -71,11 +71,13 @@ DEFAULT_NODE_SIZE = "256MiB"
     show_default=True,
     help="Stop both passes after about this time, at the same turns.",
 )
+@click.option("--kill-node", is_flag=True, help="Kill one node half way, to see what that costs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
 @debug_option
 def demo(
     trace: Path | None, sessions: int | None, turns: int | None, engines: int, nodes: int, node_size: int,
-    engine_tokens: int, token_bytes: int, fabrics: tuple[str, ...], seed: int, max_seconds: float, as_json: bool,
+    engine_tokens: int, token_bytes: int, fabrics: tuple[str, ...], seed: int, max_seconds: float, kill_node: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Run agent sessions on pretended engines, first each on its own, then with a pool, and compare.
 
@@ -95,6 +97,7 @@ def demo(
         seed=seed,
         fabrics=fabrics,
         max_seconds=max_seconds,
+        kill_node=kill_node,
     )
     if settings.block_bytes > settings.node_bytes:
         raise InvalidArgument(
