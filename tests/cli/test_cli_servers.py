@@ -14,7 +14,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from pykvpool.cli.boundary import EXIT_INTERRUPTED
+from pykvpool.cli.boundary import EXIT_INTERRUPTED, EXIT_TERMINATED
 from pykvpool.cli.demo.driver import DemoOutcome, DemoSettings, Pass
 from pykvpool.cli.demo.messages import TurnResult
 from pykvpool.cli.demo.turns import Turn
@@ -212,15 +212,16 @@ def test_wrong_bytes_make_the_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> No
     assert json.loads(data.stdout)["with_pool"]["wrong_blocks"] == 1
 
 
-def test_ctrl_c_during_the_demo_leaves_no_process_behind() -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, EXIT_INTERRUPTED), (signal.SIGTERM, EXIT_TERMINATED)])
+def test_ctrl_c_during_the_demo_leaves_no_process_behind(number: signal.Signals, code: int) -> None:
     with command("demo", "--sessions", "6", "--turns", "16") as process:
         assert process.stderr is not None
         assert any(line.startswith("with the pool") for line in process.stderr)
         children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         assert len(children) == 7
-        process.send_signal(signal.SIGINT)
-        _, err = finish(process, EXIT_INTERRUPTED)
-    assert err.endswith("pykvpool: interrupted\n")
+        process.send_signal(number)
+        _, err = finish(process, code)
+    assert err.endswith("pykvpool: interrupted\n") == (number is signal.SIGINT)
     assert all(gone(pid) for pid in children)
 
 
