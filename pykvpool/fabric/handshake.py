@@ -16,6 +16,7 @@ so that two versions can tell each other apart. Nonces are passed in: there is n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import struct
@@ -214,8 +215,8 @@ async def welcome_peer(channel: Channel, handshake: ServerHandshake) -> Peer:
         while handshake.peer is None:
             message = await channel.receive_message(HEADER.size, body_bytes)
             await channel.send_message(handshake.receive(message))
-    except (Refused, ProtocolError) as error:
-        await channel.send_message(refusal(error))
+    except PoolError as error:
+        await _tell(channel, error)
         raise
     return handshake.peer
 
@@ -224,6 +225,17 @@ async def introduce(channel: Channel, handshake: ClientHandshake) -> None:
     """Carry out the peer's end. Raises `Refused` with the reason, `ProtocolError`, or what the channel raises."""
     await channel.send_message(handshake.hello)
     while not handshake.done:
-        answer = handshake.receive(await channel.receive_message(HEADER.size, body_bytes))
+        message = await channel.receive_message(HEADER.size, body_bytes)
+        try:
+            answer = handshake.receive(message)
+        except PoolError as error:
+            await _tell(channel, error)
+            raise
         if answer is not None:
             await channel.send_message(answer)
+
+
+async def _tell(channel: Channel, error: PoolError) -> None:
+    """Give the peer the reason, if it still listens."""
+    with contextlib.suppress(PoolError):
+        await channel.send_message(refusal(error))

@@ -119,7 +119,8 @@ class ConnectionPool:
         try:
             await introduce(HandshakeStream(stream), self._identity.handshake(self._runtime))
         except BaseException as error:
-            stream.abort(Unavailable("the handshake did not end"))
+            # In order, so that the owner still gets our reason.
+            stream.close(Unavailable("the handshake did not end"))
             del self._busy[stream]
             if isinstance(error, PoolError) and not isinstance(error, Closed):
                 raise type(error)(f"{self._address.endpoint}: {error.message}") from error
