@@ -21,6 +21,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -28,6 +29,7 @@ import msgspec
 from pykvpool.errors import PoolError, ProtocolError, Refused, from_code
 from pykvpool.fabric.base import Peer
 from pykvpool.model.base import Tagged
+from pykvpool.runtime import Runtime
 
 #: Major version of the data plane, tcp and shm alike. Both ends must speak the same one.
 DATA_VERSION = 1
@@ -191,6 +193,22 @@ class ClientHandshake:
             self.done = True
             return None
         raise ProtocolError(f"an unexpected {type(body).__name__} in the handshake")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a client announces and proves on every data connection."""
+
+    peer: Peer
+    cluster: str = ""
+    token: bytes | None = field(default=None, repr=False)
+
+    def handshake(self, runtime: Runtime) -> ClientHandshake:
+        return ClientHandshake(self.peer, self.cluster, self.token, new_nonce(runtime))
+
+
+def new_nonce(runtime: Runtime) -> bytes:
+    return runtime.random.getrandbits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
 
 
 def refusal(error: PoolError) -> bytes:

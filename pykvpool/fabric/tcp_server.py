@@ -21,7 +21,7 @@ from pykvpool.fabric.addresses import HostPort
 from pykvpool.fabric.base import Exported, Peer
 from pykvpool.fabric.cursor import Cursor
 from pykvpool.fabric.exports import ExportTable, gone
-from pykvpool.fabric.handshake import HANDSHAKE_S, NONCE_BYTES, ServerHandshake, welcome_peer
+from pykvpool.fabric.handshake import HANDSHAKE_S, ServerHandshake, new_nonce, welcome_peer
 from pykvpool.fabric.tcp_listen import Acceptor, advertised, open_listener
 from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket, tune
 from pykvpool.fabric.tcp_wire import (
@@ -204,8 +204,7 @@ class TcpServer:
                 await stream.receive(unread)
 
     async def _handshake(self, session: _Session) -> None:
-        nonce = self._runtime.random.getrandbits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
-        handshake = ServerHandshake(self._cluster, self._token, nonce, self._admit)
+        handshake = ServerHandshake(self._cluster, self._token, new_nonce(self._runtime), self._admit)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 session.peer = await welcome_peer(HandshakeStream(session.stream), handshake)
