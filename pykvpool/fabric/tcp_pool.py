@@ -47,6 +47,11 @@ class ConnectionPool:
         self._busy: dict[StreamSocket, None] = {}
         self._closed = False
 
+    @property
+    def idle(self) -> int:
+        """Connections kept for later."""
+        return len(self._idle)
+
     async def acquire(self, *, fresh: bool = False) -> Connection:
         """A healthy connection for one exchange; give it back with `release` or `discard`.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from bench import TIMEOUT_S, Backend, Bench, open_bench, replace_endpoint
+from bench import BIG_BYTES, TIMEOUT_S, Backend, Bench, open_bench, replace_endpoint
 from conformance_moves import errors_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -183,6 +183,26 @@ async def test_a_kept_connection_that_turns_out_dead_is_tried_once_more_for_what
     assert errors_of(await client.read([bench.read(0, target, segment=segment)], TIMEOUT_S)) == [None]
     assert target == b"abc"
     await relay.close()
+
+
+async def test_p2_a_write_torn_by_a_dying_host_is_not_settled_and_is_not_sent_again(bench: Bench) -> None:
+    client, segment, relay = await bench.held_client(Peer("writer", 7))
+    writing = asyncio.ensure_future(client.write([bench.write(0, bytes(BIG_BYTES), segment=segment)], TIMEOUT_S))
+    await relay.reached()
+    relay.cut()  # type: ignore[attr-defined]
+    (outcome,) = await writing
+    assert isinstance(outcome.error, Unavailable)
+    assert not outcome.settled
+
+
+async def test_a_connection_that_its_owner_ended_is_not_kept_open(bench: Bench) -> None:
+    client = bench.client()
+    assert errors_of(await client.write([bench.write(0, b"abc")], TIMEOUT_S)) == [None]
+    (pool,) = client._pools.values()  # type: ignore[attr-defined]
+    assert pool.idle == 1
+    await bench.server.close()
+    while pool.idle:
+        await asyncio.sleep(0)
 
 
 async def test_connections_are_kept_and_reused(bench: Bench) -> None:
