@@ -111,6 +111,7 @@ class ControlSession:
         """
         dialler = Dialler(addresses, token, runtime, transports or default_transports())
         identity = Identity(name, role, runtime.new_incarnation(), cluster)
+        identity.check()
         session = cls(dialler, identity, runtime, connect_timeout_s, on_instruction, on_session_lost, on_orphan_reply)
         session._open(await dialler.dial(identity, connect_timeout_s))
         return session
@@ -292,6 +293,10 @@ class ControlSession:
             except PoolError as error:
                 self._trouble = error.message
                 continue
+            if dialled.welcome.session != self.session_id or not dialled.welcome.resumed:
+                dialled.stream.close()
+                self._lose(SessionLoss(Parting.RESTARTED, "the master gave another session than the one it had"))
+                return None
             log.info("session %r is connected again, at %s", self.name, dialled.address)
             return dialled
 
