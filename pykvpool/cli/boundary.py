@@ -56,7 +56,7 @@ NEXT: dict[type[PoolError], str] = {
     SegmentGone: "its node is gone: try again, the other replicas will serve",
     SessionExpired: "try again; if it repeats, look whether two processes run under one --name",
     Unavailable: "start a master (pykvpool master), or name the right one with --master or PYKVPOOL_MASTER",
-    DeadlineExceeded: "try again, or allow more time with --timeout",
+    DeadlineExceeded: "try again, or allow more time with --timeout-s",
     Refused: "compare --cluster, --token and the versions (pykvpool version) at both ends",
     ProtocolError: "is this the address of a pykvpool master? Compare the versions at both ends",
     TransferFailed: "pykvpool status shows which nodes live; --fabric tcp tries the plainest way",
@@ -70,7 +70,7 @@ class ChildFailed(Unavailable):
     """A process that this command started failed; the message quotes it."""
 
 
-NEXT[ChildFailed] = "that is a process this command started: its own words are quoted above"
+NEXT[ChildFailed] = "that is a process this command started itself: try again, and report what it said if it repeats"
 
 
 class Terminated(KeyboardInterrupt):

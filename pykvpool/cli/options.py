@@ -95,7 +95,7 @@ async def open_client(config: Config, role: str | None = None) -> Client:
         cluster=config.pool.cluster,
         namespace=client.namespace,
         replicas=client.replicas,
-        min_replicas=client.min_replicas,
+        min_replicas=client.min_replicas or None,
         timeout_s=client.timeout_s,
         fabrics=client.fabrics,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import signal
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -76,7 +77,8 @@ class Child:
                 code = await self.process.wait()
         except TimeoutError:
             return ChildFailed(f"{self.name} {what}: it closed its output and lives{self.last_words()}")
-        return ChildFailed(f"{self.name} {what}: it ended with exit code {code}{self.last_words()}", exit_code=code)
+        how = f"it ended with exit code {code}" if code >= 0 else f"it was killed by {signal.Signals(-code).name}"
+        return ChildFailed(f"{self.name} {what}: {how}{self.last_words()}", exit_code=code)
 
     def last_words(self) -> str:
         """What it said last, as the end of a sentence."""

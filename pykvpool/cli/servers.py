@@ -12,7 +12,8 @@ import os
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pykvpool.config import Config, MasterConfig, PoolConfig
@@ -21,6 +22,7 @@ from pykvpool.core.master import MasterCore
 from pykvpool.errors import ConfigError
 from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.master import MasterServer
+from pykvpool.master.decider import Decider
 from pykvpool.node import Node, NodeSettings
 from pykvpool.runtime import real_runtime
 
@@ -30,24 +32,51 @@ def core_config(config: MasterConfig) -> CoreConfig:
     return CoreConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(CoreConfig)})
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A running server."""
+
+    #: Control addresses of a master, data endpoints of a node.
+    addresses: tuple[str, ...]
+    #: URL of its HTTP face, "" where it has none.
+    http: str
+
+    @property
+    def everywhere(self) -> str:
+        """For people: all of it in one line."""
+        return ", ".join([*self.addresses, *([self.http] if self.http else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class ServingNode(Serving):
+    node: Node
+
+
 @asynccontextmanager
-async def running_master(config: Config) -> AsyncIterator[MasterServer]:
+async def running_master(config: Config) -> AsyncIterator[Serving]:
     """A master that listens as configured. Raises `ConfigError` (port taken, bad address)."""
-    runtime = real_runtime()
+    runtime, pool = real_runtime(), config.pool
     core = MasterCore(core_config(config.master), runtime.new_incarnation())
-    server = MasterServer(
-        core, config.master.listen, runtime, token=config.pool.token or None, cluster=config.pool.cluster
-    )
-    try:
+    async with AsyncExitStack() as stack:
+        stack.callback(runtime.offload.close)
+        face = None
+        decider: Decider = core
+        if config.master.http_listen:
+            from pykvpool.cli.faces import MasterFace
+
+            face = MasterFace()
+            decider = face.timed(core)
+        server = MasterServer(decider, config.master.listen, runtime, token=pool.token or None, cluster=pool.cluster)
+        stack.push_async_callback(server.close)
         await server.start()
-        yield server
-    finally:
-        await server.close()
-        runtime.offload.close()
+        http = ""
+        if face is not None:
+            http = await stack.enter_async_context(face.serve(server, config.master.http_listen, pool, runtime))
+        yield Serving(server.addresses, http)
 
 
 @asynccontextmanager
-async def running_node(config: Config) -> AsyncIterator[Node]:
+async def running_node(config: Config) -> AsyncIterator[ServingNode]:
     """A node that lends its memory as configured; leaving takes it back and tells the master at once.
 
     Raises `ConfigError` (memory, port, directory), `Unavailable`, `Refused`.
@@ -56,8 +85,16 @@ async def running_node(config: Config) -> AsyncIterator[Node]:
     settings = NodeSettings(
         node.name or socket.gethostname(), pool.master, node.segment_size, pool.token or None, pool.cluster
     )
-    async with _running(settings, node.fabrics, node.data_listen, node.advertise, node.shm_dir) as running:
-        yield running
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(
+            _running(settings, node.fabrics, node.data_listen, node.advertise, node.shm_dir)
+        )
+        http = ""
+        if node.http_listen:
+            from pykvpool.cli.faces import node_face
+
+            http = await stack.enter_async_context(node_face(running, node.http_listen))
+        yield ServingNode(running.mount.endpoints if running.mount is not None else (), http, running)
 
 
 @asynccontextmanager

@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from pykvpool.errors import ConfigError
+
 #: Longest line and largest backlog taken from standard input (bytes).
 MAX_INPUT_BYTES = 1 << 20
 
@@ -35,10 +37,15 @@ def announce(announcement: Announcement) -> None:
 
 
 async def standard_input() -> asyncio.StreamReader:
-    """Standard input, read on the event loop."""
+    """Standard input, read on the event loop. Raises `ConfigError` where it is nothing that can be waited for."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MAX_INPUT_BYTES)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    try:
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    except (ValueError, PermissionError):
+        raise ConfigError(
+            "standard input of a supervised process must be a pipe: its end is the sign to stop"
+        ) from None
     return reader
 
 

@@ -19,7 +19,7 @@ from pykvpool.errors import Closed, ConfigError, NotSupported, PoolError, Protoc
 from pykvpool.fabric.addresses import MAX_SOCKET_PATH_BYTES, ShmAddress, host_id
 from pykvpool.fabric.base import Exported, Peer
 from pykvpool.fabric.exports import ExportTable
-from pykvpool.fabric.handshake import HANDSHAKE_S, NONCE_BYTES, ServerHandshake, welcome_peer
+from pykvpool.fabric.handshake import HANDSHAKE_S, ServerHandshake, new_nonce, welcome_peer
 from pykvpool.fabric.packet_socket import PacketSocket
 from pykvpool.fabric.shm_peers import PeerProcess, ShmPeer
 from pykvpool.fabric.shm_wire import (
@@ -208,8 +208,7 @@ class ShmServer:
                 shm_peer.hung_up()
 
     async def _handshake(self, packets: PacketSocket) -> Peer:
-        nonce = self._runtime.random.getrandbits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
-        handshake = ServerHandshake(self._cluster, self._token, nonce, self._admit)
+        handshake = ServerHandshake(self._cluster, self._token, new_nonce(self._runtime), self._admit)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 return await welcome_peer(packets, handshake)

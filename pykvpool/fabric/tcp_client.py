@@ -15,9 +15,10 @@ from pykvpool.errors import Closed, DeadlineExceeded, LimitExceeded, PoolError, 
 from pykvpool.fabric.addresses import endpoint_of
 from pykvpool.fabric.base import Outcome, Peer, Read, Write
 from pykvpool.fabric.checks import refuse_operation
+from pykvpool.fabric.handshake import Identity
 from pykvpool.fabric.tasks import run_all
 from pykvpool.fabric.tcp_exchange import Item, Lane, lanes
-from pykvpool.fabric.tcp_pool import ConnectionPool, Identity
+from pykvpool.fabric.tcp_pool import ConnectionPool
 from pykvpool.fabric.tcp_wire import MAX_REQUEST_BYTES, Kind
 from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.runtime import Runtime

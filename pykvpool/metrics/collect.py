@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -23,10 +24,16 @@ _COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 
 
 class StateCollector(Collector):
-    """One `State` of the master as metrics: gauges of the table, and its counters by their own names."""
+    """One `State` of the master as metrics: gauges of the table, and its counters by their own names.
 
-    def __init__(self, state: State) -> None:
+    Args:
+        state: as the master told it.
+        meanings: what its counters count, by name. One without a meaning is exported all the same.
+    """
+
+    def __init__(self, state: State, meanings: Mapping[str, str]) -> None:
         self._state = state
+        self._meanings = meanings
 
     def collect(self) -> Iterator[Metric]:
         state = self._state
@@ -55,8 +62,8 @@ class StateCollector(Collector):
         for name, value in sorted(state.counters.items()):
             # The state may come from a master of another version, so that its names are data, not ours.
             if _COUNTER_NAME.fullmatch(name):
-                declared = Declared(table.MASTER_PREFIX + name, Kind.COUNTER, "", f"The master's {name}.")
-                yield _family(declared, [((), value)])
+                meaning = self._meanings.get(name, "(unknown to this version)")
+                yield _family(Declared(table.MASTER_PREFIX + name, Kind.COUNTER, "", meaning), [((), value)])
 
 
 class StatisticsCollector(Collector):
@@ -84,12 +91,14 @@ class StatisticsCollector(Collector):
                 yield _family(declared, [((), value)])
 
 
-def exposition(registry: CollectorRegistry, state: State | None = None) -> bytes:
-    """Prometheus' text format of a registry, and of a master's state where there is one."""
+def exposition(
+    registry: CollectorRegistry, state: State | None = None, meanings: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    """Prometheus' text format of a registry, and of a master's state where there is one (see `StateCollector`)."""
     text = generate_latest(registry)
     if state is not None:
         once = CollectorRegistry(auto_describe=False)
-        once.register(StateCollector(state))
+        once.register(StateCollector(state, meanings))
         text += generate_latest(once)
     return text
 

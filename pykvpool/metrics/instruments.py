@@ -1,7 +1,8 @@
 """The instruments of one process or node: counters, gauges and histograms on a registry of its own.
 
-Bind an instrument once (``seconds = metrics.histogram(CLIENT_CALL_SECONDS, "get")``) and use it often: recording is
-then one method call. A metric that is not in the table, or labels it does not have, are bugs and raise `InternalError`.
+Bind an instrument once (``seconds = metrics.histogram(MASTER_STEP_SECONDS, "Tick")``) and use it often: recording is
+then one method call. A metric that is not in the table, or labels it does not have, are bugs and raise
+`InternalError`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import platform
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from pykvpool import __version__
 from pykvpool.errors import invariant
 from pykvpool.metrics.table import BUILD_INFO, LATENCY_BUCKETS, METRICS, Declared, Kind
 
@@ -20,16 +20,17 @@ class Metrics:
 
     Args:
         role: what this process is, for ``pykvpool_build_info``: "master", "node", "client", ...
+        version: of the pool (``pykvpool.__version__``, which stands above this layer).
     """
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, version: str) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         #: One per metric, made at first use; they register themselves on `registry`.
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
         self._histograms: dict[str, Histogram] = {}
         ProcessCollector(registry=self.registry)
-        self.gauge(BUILD_INFO, role, __version__, platform.python_version()).set(1)
+        self.gauge(BUILD_INFO, role, version, platform.python_version()).set(1)
 
     def counter(self, declared: Declared, *labels: str) -> Counter:
         """A counter for one set of label values."""

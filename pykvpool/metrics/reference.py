@@ -1,6 +1,8 @@
-"""Writes docs/metrics.md from the table, so that the page cannot differ from the code."""
+"""Writes docs/metrics.md from the tables, so that the page cannot differ from the code."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 from pykvpool.metrics.table import CLIENT_PREFIX, LATENCY_BUCKETS, MASTER_PREFIX, METRICS, Declared
 
@@ -11,8 +13,7 @@ _INTRODUCTION = f"""# Metrics
 `--http PORT` on a master or node serves Prometheus' text format at `/metrics`, beside `/health`, `/api/state` and a
 page for people at `/`. Every process has a registry of its own, which also holds the usual `process_...` metrics.
 
-The master's own counters come beside those below, each as `{MASTER_PREFIX}` and the name it has in `/api/state`. A
-client's counters (`{CLIENT_PREFIX}...`) appear in the registry of the process that the client lives in.
+A client's counters (`{CLIENT_PREFIX}...`) appear in the registry of the process that the client lives in.
 
 Histograms have buckets from {LATENCY_BUCKETS[0] * 1e6:.0f} us to {LATENCY_BUCKETS[-1]:.0f} s, three per decade.
 
@@ -21,9 +22,25 @@ Histograms have buckets from {LATENCY_BUCKETS[0] * 1e6:.0f} us to {LATENCY_BUCKE
 """
 
 
-def metrics_markdown() -> str:
-    """The whole page."""
-    return _INTRODUCTION + "\n".join(_row(declared) for declared in METRICS) + "\n"
+_MASTER = f"""
+## The master's counters
+
+They stand under their own names in `/api/state`, and with `{MASTER_PREFIX}` before them in `/metrics`. They count from
+the master's start.
+
+| metric | counts |
+|---|---|
+"""
+
+
+def metrics_markdown(master_counters: Mapping[str, str]) -> str:
+    """The whole page; `master_counters`: what each counter of the master's state counts, by name."""
+    own = [f"| `{MASTER_PREFIX}{name}` | {meaning} |" for name, meaning in master_counters.items()]
+    return _INTRODUCTION + _lines(map(_row, METRICS)) + _MASTER + _lines(own)
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _row(declared: Declared) -> str:

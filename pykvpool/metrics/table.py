@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-#: Seconds from a fast inproc copy to the longest deadline that is usual: 50 us to a minute, three buckets per decade.
+#: Seconds from the fastest step to the longest deadline that is usual: 50 us to a minute, three buckets per decade.
 LATENCY_BUCKETS = (
     50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
     60.0,
@@ -106,18 +106,19 @@ CLIENT_METRICS = (
 )
 CLIENT_PREFIX = "pykvpool_client_"
 
-# -- latencies, recorded per call ----------------------------------------------------------------------------------
+# -- a master, recorded step by step (`pykvpool.observe.timed`) ----------------------------------------------------
 
-CLIENT_CALL_SECONDS = _histogram(
-    "pykvpool_client_call_seconds", "seconds", "Time of a call (a batch counts once), waiting included.", "call"
+MASTER_STEP_SECONDS = _histogram(
+    "pykvpool_master_step_seconds",
+    "seconds",
+    "Time that one step held the master's loop, by command or event.",
+    "event",
 )
-MASTER_STEP_SECONDS = _histogram("pykvpool_master_step_seconds", "seconds", "Time of one step of the master.", "event")
 
 #: Every metric with a fixed name, in the order of the reference.
 METRICS: tuple[Declared, ...] = (
     BUILD_INFO,
     *STATE_METRICS,
     *CLIENT_METRICS,
-    CLIENT_CALL_SECONDS,
     MASTER_STEP_SECONDS,
 )

@@ -19,13 +19,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from pykvpool import __version__
+from pykvpool.core.counters import MEANINGS
 from pykvpool.errors import DeadlineExceeded, PoolError
 from pykvpool.metrics import exposition
 from pykvpool.model.replies import State
-from pykvpool.observe.source import Source
+from pykvpool.observe.source import STATE_DEADLINE_S, Source
 
-#: A scrape gives up after 10 s; the answer without a state should still be on time.
-STATE_DEADLINE_S = 5.0
 #: The page is one file: it may run its own script and style, and ask this server, and nothing else.
 PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
 
@@ -68,7 +67,8 @@ class _Face:
             state = await self._read_state()
         except PoolError as error:
             missing = f"# the pool's state is missing: {error.kind}: {' '.join(error.message.split())}\n"
-        return Response(exposition(self._source.registry, state) + missing.encode(), media_type=CONTENT_TYPE_LATEST)
+        text = exposition(self._source.registry, state, MEANINGS) + missing.encode()
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def state(self, _request: Request) -> Response:
         """The whole state as JSON, by field names; 503 with the error where it cannot be had."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pykvpool.config.reference import configuration_markdown
+from pykvpool.core.counters import MEANINGS
 from pykvpool.metrics.reference import metrics_markdown
 from pykvpool.observe.errors_page import errors_markdown
 from pykvpool.protocol.reference import messages_markdown
@@ -15,7 +17,7 @@ from pykvpool.protocol.reference import messages_markdown
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_markdown,
     "errors.md": errors_markdown,
-    "metrics.md": metrics_markdown,
+    "metrics.md": partial(metrics_markdown, MEANINGS),
     "wire-messages.md": messages_markdown,
 }
 

@@ -14,8 +14,12 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from pykvpool.cli.boundary import EXIT_INTERRUPTED
+from pykvpool.cli.boundary import EXIT_INTERRUPTED, EXIT_TERMINATED
+from pykvpool.cli.demo.driver import DemoOutcome, DemoSettings, Pass
+from pykvpool.cli.demo.messages import TurnResult
+from pykvpool.cli.demo.turns import Turn
 from pykvpool.cli.main import cli
+from pykvpool.model.replies import State
 from tests.cli.live import Pool, command, finish, gone, run, server
 
 
@@ -51,7 +55,7 @@ def test_both_servers_show_themselves_over_http() -> None:
         with server("node", *arguments) as (_, said):
             for url in (announced["http"], said["http"]):
                 assert httpx.get(f"{url}/health").status_code == 200
-                assert "n" in [segment["node"] for segment in httpx.get(f"{url}/api/state").json()["segments"]]
+                assert "n" in [segment["node"] for segment in httpx.get(f"{url}/api/state").json()["state"]["segments"]]
                 assert "pykvpool_build_info" in httpx.get(f"{url}/metrics").text
 
 
@@ -160,7 +164,7 @@ def test_the_demo_replays_a_trace_and_shows_tables(tmp_path: Path) -> None:
     trace.write_text(json.dumps({"id": "s", "block_size": 64, "requests": requests}) + "\n")
     out, _ = run("demo", "--trace", str(trace), "--engines", "2", "--nodes", "1", "--node-size", "32MiB")
     for part in (
-        "The first 1 of trace.jsonl",
+        "The first 1 sessions of trace.jsonl",
         "hit rate",
         "none wrong",
         "A block of 64 tokens has 64 KiB",
@@ -169,15 +173,55 @@ def test_the_demo_replays_a_trace_and_shows_tables(tmp_path: Path) -> None:
         assert part in out, part
 
 
-def test_ctrl_c_during_the_demo_leaves_no_process_behind() -> None:
-    with command("demo", "--sessions", "6") as process:
+def test_a_node_killed_in_the_demo_costs_its_own_blocks_and_nothing_else() -> None:
+    out, err = run(*DEMO, "--json", "--kill-node")
+    summary = json.loads(out)
+    pooled = summary["with_pool"]
+    assert "killing node-1" in err
+    assert summary["killed_node"] == "node-1"
+    assert summary["turns"] == 12
+    assert pooled["wrong_blocks"] == 0
+    assert pooled["verified_bytes"] == pooled["loaded_bytes"] > 0
+    assert pooled["hit_rate"] > summary["engines_alone"]["hit_rate"]
+
+
+def test_an_engine_that_dies_ends_the_demo_with_its_name_and_no_process_behind() -> None:
+    with command("demo", "--sessions", "6", "--turns", "16") as process:
+        assert process.stderr is not None
+        assert any(line.startswith("with the pool") for line in process.stderr)
+        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        [engine, *_] = [pid for pid in children if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(engine, signal.SIGKILL)
+        _, err = finish(process, 1)
+    assert "pykvpool: ChildFailed: engine-0 is gone: it was killed by SIGKILL" in err
+    assert all(gone(pid) for pid in children)
+
+
+def test_wrong_bytes_make_the_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run_demo(settings: DemoSettings, turns: list[Turn], *rest: object) -> DemoOutcome:
+        wrong = TurnResult(0, 100, loaded_bytes=64, verified_bytes=64, wrong_blocks=1)
+        state = State((), (), 0, 0, 0, 0, 0, 0, {})
+        return DemoOutcome(Pass(False, {0: TurnResult(0, 100)}), Pass(True, {0: wrong}), len(turns), state)
+
+    monkeypatch.setattr("pykvpool.cli.demo.command.run_demo", run_demo)
+    shown = CliRunner().invoke(cli, ["demo", "--sessions", "1", "--turns", "1"])
+    assert shown.exit_code == 1
+    assert "1 blocks WRONG" in shown.stdout
+    data = CliRunner().invoke(cli, ["demo", "--sessions", "1", "--turns", "1", "--json"])
+    assert data.exit_code == 1
+    assert json.loads(data.stdout)["with_pool"]["wrong_blocks"] == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, EXIT_INTERRUPTED), (signal.SIGTERM, EXIT_TERMINATED)])
+def test_ctrl_c_during_the_demo_leaves_no_process_behind(number: signal.Signals, code: int) -> None:
+    with command("demo", "--sessions", "6", "--turns", "16") as process:
         assert process.stderr is not None
         assert any(line.startswith("with the pool") for line in process.stderr)
         children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         assert len(children) == 7
-        process.send_signal(signal.SIGINT)
-        _, err = finish(process, EXIT_INTERRUPTED)
-    assert err.endswith("pykvpool: interrupted\n")
+        process.send_signal(number)
+        _, err = finish(process, code)
+    assert err.endswith("pykvpool: interrupted\n") == (number is signal.SIGINT)
     assert all(gone(pid) for pid in children)
 
 

@@ -51,6 +51,9 @@ class Peer:
     replies: dict[int, list[Reply]] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
 
+    def is_alive(self) -> bool:
+        return self.id in self.world.core._context.state.sessions.by_id
+
     def send(self, command: commands.Command, acknowledged: int = 0) -> int:
         """Send without waiting; returns the request id."""
         self.last_request += 1
@@ -223,7 +226,8 @@ class World:
         while self.now < until:
             self.advance(min(every_ms, until - self.now))
             for peer in alive:
-                peer.ask(commands.Heartbeat(), object)
+                if peer.is_alive():
+                    peer.ask(commands.Heartbeat(), object)
 
     def hello(self, name: str, role: str = "client", incarnation: int | None = None) -> Welcome:
         """Raises the error of a refusal."""

@@ -12,7 +12,7 @@ ClientStatistics = pytest.importorskip("pykvpool.client.types").ClientStatistics
 
 def test_every_counter_of_a_client_is_exported_as_it_stands_at_the_scrape() -> None:
     statistics = ClientStatistics(gets=3, bytes_read={"tcp": 10, "shm": 20})
-    metrics = Metrics("client")
+    metrics = Metrics("client", "0.0")
     metrics.registry.register(
         StatisticsCollector(table.CLIENT_METRICS, table.CLIENT_PREFIX, lambda: asdict(statistics))
     )

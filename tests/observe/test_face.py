@@ -37,7 +37,7 @@ class FakeSource:
     role = "master"
 
     def __init__(self) -> None:
-        self.registry: CollectorRegistry = Metrics("master").registry
+        self.registry: CollectorRegistry = Metrics("master", "0.0").registry
         self.reasons: tuple[str, ...] = ()
         self.problem: Exception | None = None
         #: Set: the state does not come until then.

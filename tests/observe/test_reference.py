@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pykvpool.config.schema import KEYS
+from pykvpool.core.counters import MEANINGS
 from pykvpool.errors import KINDS, PoolError
 from pykvpool.metrics import METRICS
 from pykvpool.observe.errors_page import ADVICE
@@ -30,3 +31,4 @@ def test_every_key_and_metric_is_on_its_page(tmp_path: Path) -> None:
     metrics = (tmp_path / "metrics.md").read_text()
     assert all(f"`{key.variable}`" in configuration and key.meaning in configuration for key in KEYS.values())
     assert all(f"`{each.name}`" in metrics for each in METRICS)
+    assert all(f"`pykvpool_master_{name}` | {meaning}" in metrics for name, meaning in MEANINGS.items())

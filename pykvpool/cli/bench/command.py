@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pykvpool.cli import screen
 from pykvpool.cli.bench.cases import Plan, full_plan, quick_plan
 from pykvpool.cli.bench.report import render
 from pykvpool.cli.bench.results import Figures
@@ -42,7 +43,7 @@ def bench(quick: bool, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(figures), indent=2))
     else:
-        render(figures, Console())
+        render(figures, screen.console())
 
 
 async def measure(plan: Plan, show: Callable[[Said], None]) -> Figures:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -13,27 +15,29 @@ from pykvpool.cli.bench.results import YARDSTICKS, Figures
 
 def render(figures: Figures, console: Console) -> None:
     """Print everything."""
-    raw = Table("the bare machine", "rate", box=box.SIMPLE_HEAD)
+    raw = Table("the bare machine", "rate", "raw of", box=box.SIMPLE_HEAD)
     meanings = {
         "memcpy": "memcpy of one core, beyond its caches",
-        "loopback": "asyncio BufferedProtocol receiving over loopback TCP from another process",
+        "loopback": "asyncio BufferedProtocol, loopback TCP from another process",
     }
     for name, rate in figures.raw.items():
-        raw.add_row(f"{name}: {meanings[name]}", say.rate(rate))
+        fabrics = ", ".join(fabric for fabric, yardstick in YARDSTICKS.items() if yardstick == name)
+        raw.add_row(f"{name}: {meanings[name]}", say.rate(rate), fabrics)
     console.print(raw)
 
     table = Table(title="Moving blocks", title_justify="left", box=box.SIMPLE_HEAD)
     for heading in ("fabric", "one call moves", "put", "of raw", "one call", "get", "of raw", "one call"):
-        table.add_column(heading, justify="left" if heading in ("fabric", "one call moves") else "right")
+        justify: Literal["left", "right"] = "left" if heading in ("fabric", "one call moves") else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
     for figure in figures.transfers:
         table.add_row(
-            f"{figure.case.fabric} (raw: {YARDSTICKS[figure.case.fabric]})",
+            figure.case.fabric,
             describe(figure.case),
             say.rate(figure.put_bytes_per_s),
-            f"{figure.put_ratio:.2f}",
+            ratio(figure.put_ratio),
             say.duration(figure.put_call_s),
             say.rate(figure.get_bytes_per_s),
-            f"{figure.get_ratio:.2f}",
+            ratio(figure.get_ratio),
             say.duration(figure.get_call_s),
         )
     console.print(table)
@@ -65,3 +69,8 @@ def render(figures: Figures, console: Console) -> None:
 def describe(case: Transfer) -> str:
     pieces = f" of {case.pieces} pieces of {say.size(case.piece_bytes)}" if case.pieces > 1 else ""
     return f"{case.batch} x {say.size(case.object_bytes)}{pieces}"
+
+
+def ratio(part: float) -> str:
+    """Two digits that say something."""
+    return f"{part:.2f}" if part >= 0.1 else f"{part:.3f}"

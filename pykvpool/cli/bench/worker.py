@@ -154,7 +154,7 @@ async def bench(job: Job) -> AsyncIterator[Bench]:
         await stack.enter_async_context(embedded_node(INPROC_NODE, job.masters, job.plan.segment_bytes))
         clients: dict[str, Client] = {}
         for fabric in ("inproc", "shm", "tcp"):
-            client = await Client.connect(job.masters, name=f"bench-{fabric}", fabrics=(fabric,))
+            client = await Client.connect(job.masters, name=f"bench-client-{fabric}", fabrics=(fabric,))
             clients[fabric] = await stack.enter_async_context(client)
         yield Bench(job, clients, await Sender.start(children))
 

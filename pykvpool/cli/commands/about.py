@@ -8,10 +8,10 @@ from importlib import metadata
 import click
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from pykvpool import __version__
+from pykvpool.cli import screen
 from pykvpool.cli.options import POOL_KEYS, configured
 from pykvpool.config import Config
 
@@ -40,7 +40,7 @@ def config(config: Config, show: bool, changed: bool, as_json: bool) -> None:
         table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for line in shown:
         table.add_row(line.path, line.text, line.source, style="" if line.source != "default" else "dim")
-    Console(highlight=False).print(table)
+    screen.console().print(table)
 
 
 @click.command()

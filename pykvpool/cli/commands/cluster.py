@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import click
 import msgspec
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from pykvpool.cli import pool_view
+from pykvpool.cli import pool_view, screen
 from pykvpool.cli.options import POOL_KEYS, configured, open_client
 from pykvpool.cli.running import run
 from pykvpool.config import Config
@@ -40,7 +40,7 @@ def status(config: Config, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(pool_view.as_data(state)), indent=2))
     else:
-        Console().print(pool_view.render(state))
+        screen.console().print(pool_view.render(state))
 
 
 @click.command()
@@ -74,7 +74,7 @@ def top(config: Config, interval: float) -> None:
 
 def _page(state: State, rates: dict[str, float] | None, trouble: str = "") -> Group:
     line = Text(f"{trouble}; trying again" if trouble else "q ends", style="red" if trouble else "dim")
-    return Group(pool_view.render(state, rates), line)
+    return Group(line, pool_view.render(state, rates))
 
 
 @contextlib.contextmanager

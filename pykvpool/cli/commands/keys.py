@@ -6,10 +6,10 @@ from typing import TypeVar
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from pykvpool.cli import format as say
+from pykvpool.cli import screen
 from pykvpool.cli.boundary import EXIT_ERROR, next_step
 from pykvpool.cli.options import POOL_KEYS, configured, open_client
 from pykvpool.cli.running import run
@@ -69,7 +69,7 @@ def stat(config: Config, keys: tuple[str, ...], as_json: bool) -> None:
                 for key, answer in zip(keys, found, strict=True)
             ]
 
-    console = Console(highlight=False)
+    console = screen.console()
     answers = run(ask)
     for key, answer in zip(keys, answers, strict=True):
         if isinstance(answer, PoolError):

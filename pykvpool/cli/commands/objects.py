@@ -52,9 +52,10 @@ def put(config: Config, key: str, file: str, pin: str, node: str) -> None:
 
 async def _put(config: Config, key: str, file: str, pin: Pin, node: str) -> PutResult:
     name = say.parse_key(key)
-    with _progress("reading", files.size_of(file)) as moved:
-        data = await files.read(file, moved)
+    size_bytes = files.size_of(file)
     async with await open_client(config) as client:
+        with _progress("reading", size_bytes) as moved:
+            data = await files.read(file, moved)
         with _progress("sending", len(data), known=False):
             return await client.put(name, data, pin=pin, preferred_node=node)
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Coroutine
 import click
 
 from pykvpool.cli import format as say
-from pykvpool.cli.faces import master_face, node_face
 from pykvpool.cli.options import POOL_KEYS, configured, section
 from pykvpool.cli.running import run
 from pykvpool.cli.servers import describe_pool, running_master, running_node
@@ -40,11 +39,10 @@ def master(config: Config, supervised: bool) -> None:
     _log(config)
 
     async def serve() -> None:
-        async with running_master(config) as server, master_face(server, config) as url:
-            listens = ", ".join([*server.addresses, *([url] if url else [])])
-            _started(f"master listens on {listens} ({describe_pool(config.pool)})")
+        async with running_master(config) as serving:
+            _started(f"master listens on {serving.everywhere} ({describe_pool(config.pool)})")
             if supervised:
-                announce(Announcement("master", server.addresses, url))
+                announce(Announcement("master", serving.addresses, serving.http))
             await _until_over(supervised)
 
     _serve(serve)
@@ -58,16 +56,15 @@ def node(config: Config, supervised: bool) -> None:
     _log(config)
 
     async def serve() -> None:
-        async with running_node(config) as running, node_face(running, config) as url:
-            mount = running.mount
-            endpoints = mount.endpoints if mount is not None else ()
+        async with running_node(config) as serving:
+            name = serving.node.name
             lends = f"lends {say.size(config.node.segment_size)} to {', '.join(config.pool.master)}"
-            _started(f"node {running.name!r} {lends}; on {', '.join([*endpoints, *([url] if url else [])])}")
+            _started(f"node {name!r} {lends}; on {serving.everywhere}")
             if supervised:
-                announce(Announcement("node", endpoints, url))
-            over = await _until_over(supervised, running.wait_over())
+                announce(Announcement("node", serving.addresses, serving.http))
+            over = await _until_over(supervised, serving.node.wait_over())
             if over:
-                raise SessionExpired(f"node {running.name!r} on {socket.gethostname()} ended: {over}")
+                raise SessionExpired(f"node {name!r} on {socket.gethostname()} ended: {over}")
 
     _serve(serve)
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from pykvpool.cli import format as say
+from pykvpool.cli import screen
 from pykvpool.cli.boundary import EXIT_ERROR
 from pykvpool.cli.demo import traces, workload
 from pykvpool.cli.demo.driver import DemoSettings, Pass, run_demo
@@ -24,7 +25,7 @@ from pykvpool.cli.running import run
 from pykvpool.errors import InvalidArgument
 
 #: Sessions of the default workload: their working set is several times what one engine holds.
-DEFAULT_SESSIONS = 6
+DEFAULT_SESSIONS = 8
 #: Requests of a Mooncake trace, which knows no sessions: enough for prefixes to come back.
 DEFAULT_REQUESTS = 1_000
 #: Tokens per block of made-up sessions: vLLM's default on a GPU.
@@ -41,7 +42,7 @@ DEFAULT_NODE_SIZE = "256MiB"
     "--trace", type=click.Path(path_type=Path), help="Replay recorded sessions (.jsonl, .jsonl.gz, .jsonl.xz)."
 )
 @click.option(
-    "--sessions", type=click.IntRange(1), help="How many sessions to run.  [default: 6; 1000 Mooncake requests]"
+    "--sessions", type=click.IntRange(1), help="How many sessions to run.  [default: 8; 1000 Mooncake requests]"
 )
 @click.option("--turns", type=click.IntRange(1), help="Run only the first turns of each session.")
 @click.option("--engines", type=click.IntRange(1, 32), default=3, show_default=True, help="Engine processes.")
@@ -70,11 +71,13 @@ DEFAULT_NODE_SIZE = "256MiB"
     show_default=True,
     help="Stop both passes after about this time, at the same turns.",
 )
+@click.option("--kill-node", is_flag=True, help="Kill one node half way, to see what that costs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
 @debug_option
 def demo(
     trace: Path | None, sessions: int | None, turns: int | None, engines: int, nodes: int, node_size: int,
-    engine_tokens: int, token_bytes: int, fabrics: tuple[str, ...], seed: int, max_seconds: float, as_json: bool,
+    engine_tokens: int, token_bytes: int, fabrics: tuple[str, ...], seed: int, max_seconds: float, kill_node: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Run agent sessions on pretended engines, first each on its own, then with a pool, and compare.
 
@@ -94,6 +97,7 @@ def demo(
         seed=seed,
         fabrics=fabrics,
         max_seconds=max_seconds,
+        kill_node=kill_node,
     )
     if settings.block_bytes > settings.node_bytes:
         raise InvalidArgument(
@@ -122,7 +126,8 @@ def _choose(trace: Path | None, sessions: int | None, turns: int | None, seed: i
         Session(session.name, session.turns[:turns])
         for session in itertools.islice(traces.read_sessions(about), wanted)
     ]
-    return f"The first {len(chosen)} of {trace.name}", about.block_tokens, chosen
+    kind = "sessions" if about.format == "agentic" else "requests"
+    return f"The first {len(chosen)} {kind} of {trace.name}, the rest left out", about.block_tokens, chosen
 
 
 def _blocks(turn: Turn, block_tokens: int) -> int:
@@ -170,4 +175,4 @@ def _print(summary: DemoSummary, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
     else:
-        render(summary, Console(highlight=False))
+        render(summary, screen.console())

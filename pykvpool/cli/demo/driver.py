@@ -55,6 +55,8 @@ class DemoSettings:
     fabrics: tuple[str, ...]
     #: Both passes together take about this long at most (s).
     max_seconds: float
+    #: Kill a node in the middle of the second pass, without a warning.
+    kill_node: bool = False
 
 
 @dataclass(slots=True)
@@ -75,6 +77,8 @@ class DemoOutcome:
     #: Turns there were to run.
     turns: int
     state: State
+    #: Name of the node that was killed, "" for none.
+    killed_node: str = ""
 
 
 #: Called after every turn: the pass, and how many turns it is to run.
@@ -102,10 +106,10 @@ class EngineHandle:
         try:
             await self._child.stdin.drain()
         except ConnectionError:
-            raise await self._child.failure("ended") from None
+            raise await self._child.failure("is gone") from None
         answer = await receive(self._child.stdout, self._decoder)
         if answer is None:
-            raise await self._child.failure("ended")
+            raise await self._child.failure("is gone")
         if isinstance(answer, Failed):
             raise from_code(answer.code, f"{self._child.name}: {answer.message}")
         return answer
@@ -145,11 +149,14 @@ async def run_demo(
         plan = dict(enumerate(turns))
         alone = await run_pass(engines, plan, False, settings.max_seconds * FIRST_PASS_RATIO, progress)
         left_s = settings.max_seconds - (time.perf_counter() - started)
+        victim = nodes[-1] if settings.kill_node else None
+        if victim is not None:
+            progress = _killing(victim, say, progress)
         pooled = await run_pass(engines, {n: plan[n] for n in alone.results}, True, left_s, progress)
         async with await Client.connect(masters, name="demo", role="reader") as client:
             state = await client.state()
     keep_common(alone, pooled)
-    return DemoOutcome(alone, pooled, len(turns), state)
+    return DemoOutcome(alone, pooled, len(turns), state, victim.name if victim is not None else "")
 
 
 async def _start_engines(children: Children, settings: DemoSettings, masters: tuple[str, ...]) -> list[EngineHandle]:
@@ -208,6 +215,18 @@ async def run_pass(
         for position, engine in enumerate(engines)
     )
     return this
+
+
+def _killing(victim: Child, say: Callable[[str], None], progress: Progress) -> Progress:
+    """`progress`, and the end of a node half way through the pass."""
+
+    def kill_half_way(this: Pass, turns: int) -> None:
+        progress(this, turns)
+        if len(this.results) == turns // 2:
+            say(f"killing {victim.name}")
+            victim.process.kill()
+
+    return kill_half_way
 
 
 def _predecessors(turns: Mapping[int, Turn]) -> dict[int, int | None]:

@@ -63,6 +63,8 @@ class DemoSummary(msgspec.Struct, frozen=True):
     pool_objects: int
     pool_bytes: int
     pool_evicted_objects: int
+    #: Node that was killed half way, "" for none.
+    killed_node: str
 
     @property
     def every_byte_right(self) -> bool:
@@ -90,6 +92,7 @@ def summarise(workload: str, settings: DemoSettings, turns: list[Turn], outcome:
         pool_objects=outcome.state.objects,
         pool_bytes=outcome.state.object_bytes,
         pool_evicted_objects=outcome.state.counters.get("objects_evicted_total", 0),
+        killed_node=outcome.killed_node,
     )
 
 
@@ -195,6 +198,14 @@ def explanations(summary: DemoSummary) -> list[str]:
         f"A block of {summary.block_tokens} tokens has {say.size(summary.block_bytes)} here, 1/{scale:.0f} of the KV "
         "of Llama 3.1 8B: so that it fits one small machine.",
     ]
+    if summary.killed_node:
+        lines.append(
+            f"{summary.killed_node} was killed half way: what it alone held was computed again, the rest went on."
+        )
+    if summary.pool_evicted_objects:
+        lines.append(
+            "The pool was full and evicted blocks: a larger --node-size or a smaller --token-bytes makes it hold more."
+        )
     if summary.turns_left_out:
         lines.append(f"{say.count(summary.turns_left_out)} turns were left out: the time was over (--max-seconds).")
     return lines

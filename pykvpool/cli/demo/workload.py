@@ -27,13 +27,13 @@ class Statistics:
 
     median_turns: int = 33
     #: Spread of the number of turns (log-normal). Ours.
-    turns_sigma: float = 0.25
+    turns_sigma: float = 0.15
     first_tokens: int = 12_000
     #: The part of the first prompt that all sessions share. Ours: a system prompt with the descriptions of its tools.
     common_tokens: int = 2_048
     turn_tokens: int = 2_242
     #: Spread of the growth of one turn (log-normal, the mean is kept). Ours: tool results are short or very long.
-    turn_sigma: float = 0.8
+    turn_sigma: float = 0.5
     #: Input tokens for one output token, over a whole session.
     input_per_output: float = 131.0
     gap_median_s: float = 5.2
