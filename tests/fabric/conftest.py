@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from bench import BACKENDS, Backend, Bench, open_bench
+
+from tests.fabric.bench import BACKENDS, Backend, Bench, open_bench
 
 pytest.register_assert_rewrite("conformance_moves", "conformance_endings")
 
