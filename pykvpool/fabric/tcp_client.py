@@ -78,12 +78,20 @@ class TcpClient:
     async def _transfer(self, batch: Sequence[Read | Write], timeout_s: float, kind: Kind) -> list[Outcome]:
         items = [Item(index, operation) for index, operation in enumerate(batch)]
         by_endpoint: dict[str, list[Item]] = {}
+        #: By identity of the descriptor: a batch of thousands of operations has few of them.
+        endpoints: dict[int, str | None] = {}
         for item in items:
+            segment = item.operation.segment
+            if id(segment) not in endpoints:
+                endpoints[id(segment)] = self.reaches(segment)
+            endpoint = endpoints[id(segment)]
             refusal = self._refuse(item.operation)
-            if refusal is not None:
+            if endpoint is None:
+                refusal = refusal or Unavailable(f"segment {segment.segment} has no tcp endpoint")
+            if refusal is not None or endpoint is None:
                 item.outcome = Outcome(error=refusal, scheme=SCHEME)
             else:
-                by_endpoint.setdefault(self.reaches(item.operation.segment) or "", []).append(item)
+                by_endpoint.setdefault(endpoint, []).append(item)
         plan: list[tuple[str, Lane]] = []
         for endpoint, group in by_endpoint.items():
             size = sum(item.operation.length for item in group)
@@ -112,8 +120,6 @@ class TcpClient:
     def _refuse(self, operation: Read | Write) -> PoolError | None:
         if self._closed is not None:
             return self._closed
-        if self.reaches(operation.segment) is None:
-            return Unavailable(f"segment {operation.segment.segment} has no tcp endpoint")
         if operation.length > MAX_REQUEST_BYTES:
             return LimitExceeded(f"one operation moves at most {MAX_REQUEST_BYTES} bytes over tcp")
         return refuse_operation(operation, self._identity.peer)
