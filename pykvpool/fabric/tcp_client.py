@@ -85,13 +85,11 @@ class TcpClient:
             if id(segment) not in endpoints:
                 endpoints[id(segment)] = self.reaches(segment)
             endpoint = endpoints[id(segment)]
-            refusal = self._refuse(item.operation)
-            if endpoint is None:
-                refusal = refusal or Unavailable(f"segment {segment.segment} has no tcp endpoint")
-            if refusal is not None or endpoint is None:
+            refusal = self._refuse(item.operation, endpoint)
+            if refusal is not None:
                 item.outcome = Outcome(error=refusal, scheme=SCHEME)
             else:
-                by_endpoint.setdefault(endpoint, []).append(item)
+                by_endpoint.setdefault(endpoint or "", []).append(item)
         plan: list[tuple[str, Lane]] = []
         for endpoint, group in by_endpoint.items():
             size = sum(item.operation.length for item in group)
@@ -117,9 +115,12 @@ class TcpClient:
             if not self._running:
                 self._idle.set()
 
-    def _refuse(self, operation: Read | Write) -> PoolError | None:
+    def _refuse(self, operation: Read | Write, endpoint: str | None) -> PoolError | None:
+        """Why `operation` cannot be tried at all, None if it can."""
         if self._closed is not None:
             return self._closed
+        if endpoint is None:
+            return Unavailable(f"segment {operation.segment.segment} has no tcp endpoint")
         if operation.length > MAX_REQUEST_BYTES:
             return LimitExceeded(f"one operation moves at most {MAX_REQUEST_BYTES} bytes over tcp")
         return refuse_operation(operation, self._identity.peer)

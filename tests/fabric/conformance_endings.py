@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from bench import BIG_BYTES, TIMEOUT_S, Backend, Bench, jump
-from conformance_moves import errors_of
 
 from pykvpool.errors import Closed, DeadlineExceeded, PoolError, SegmentGone
 from pykvpool.fabric.base import Peer
+from tests.fabric.bench import BIG_BYTES, TIMEOUT_S, Backend, Bench, jump
+from tests.fabric.conformance_moves import errors_of
 
 WRITER = Peer("writer", 77)
 MARK = b"\xab"

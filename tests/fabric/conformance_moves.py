@@ -7,12 +7,12 @@ import random
 
 import pytest
 import xxhash
-from bench import BIG_BYTES, SEGMENT_BYTES, TIMEOUT_S, Backend, Bench, replace_endpoint
 
 from pykvpool.errors import InvalidArgument, PoolError, SegmentGone, StalePut
 from pykvpool.fabric.base import Outcome, Peer, Read, Write
 from pykvpool.model.ids import Generation, PutId
 from pykvpool.model.objects import SegmentDescriptor
+from tests.fabric.bench import BIG_BYTES, SEGMENT_BYTES, TIMEOUT_S, Backend, Bench, replace_endpoint
 
 
 def errors_of(outcomes: list[Outcome]) -> list[type[PoolError] | None]:

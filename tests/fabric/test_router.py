@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from bench import TIMEOUT_S
-from conformance_moves import errors_of
 
 from pykvpool.errors import (
     Closed,
@@ -36,6 +34,8 @@ from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import Generation, NodeName, PutId, SegmentId
 from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.runtime import real_runtime
+from tests.fabric.bench import TIMEOUT_S
+from tests.fabric.conformance_moves import errors_of
 
 BROKEN = Outcome(error=Unavailable("broken"), scheme="a")
 TORN = Outcome(error=Unavailable("torn"), settled=False, scheme="a")

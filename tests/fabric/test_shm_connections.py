@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from bench import SEGMENT_BYTES, TIMEOUT_S, Backend, Bench, open_bench, replace_endpoint
-from conformance_moves import errors_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +28,8 @@ from pykvpool.fabric.shm_wire import encode as encode_message
 from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import Generation
 from pykvpool.runtime import real_runtime
+from tests.fabric.bench import SEGMENT_BYTES, TIMEOUT_S, Backend, Bench, open_bench, replace_endpoint
+from tests.fabric.conformance_moves import errors_of
 
 HELLO = ClientHandshake(Peer("stranger", 5), "", None, bytes(32)).hello
 READER_HELLO = ClientHandshake(Peer("reader", 6, writable=False), "", None, bytes(32)).hello

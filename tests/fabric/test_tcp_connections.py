@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from bench import BIG_BYTES, TIMEOUT_S, Backend, Bench, open_bench, replace_endpoint
-from conformance_moves import errors_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from relay import Relay
 
 import pykvpool.fabric.tcp_pool
 import pykvpool.fabric.tcp_server
@@ -29,6 +26,9 @@ from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import NodeName, SegmentId
 from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.runtime import real_runtime
+from tests.fabric.bench import BIG_BYTES, TIMEOUT_S, Backend, Bench, open_bench, replace_endpoint
+from tests.fabric.conformance_moves import errors_of
+from tests.fabric.relay import Relay
 
 HELLO = ClientHandshake(Peer("stranger", 5), "", None, bytes(32)).hello
 
