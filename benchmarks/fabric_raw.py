@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import json
 import multiprocessing
-import socket
 import statistics
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from pykvpool.cli.bench.raw import Memcpy, receive_rate, send
 from pykvpool.fabric.base import FabricClient, FabricServer, Peer, Read, Write
 from pykvpool.fabric.registry import ClientSettings, ServerSettings, build_client, build_server
 from pykvpool.memory.segment import MemorySegment
@@ -37,10 +36,8 @@ OPERATIONS = 16
 OPERATION_BYTES = MIB
 #: Batches per round and figure: about 50 ms of work.
 BATCHES = 12
-#: Larger than any cache here, so that memcpy is measured against memory.
-MEMCPY_BYTES = 64 * MIB
+MEMCPY_SECONDS = 0.03
 SEGMENT_BYTES = 64 * MIB
-RAW_SOCKET_BYTES = OPERATIONS * OPERATION_BYTES * BATCHES
 TIMEOUT_S = 60.0
 SCHEMES = ("shm", "tcp")
 
@@ -55,58 +52,6 @@ class Figure:
     @property
     def median(self) -> float:
         return statistics.median(self.rates)
-
-
-def measure_memcpy() -> float:
-    """GB/s of one large memmove, source and target both cold."""
-    source = bytearray(MEMCPY_BYTES)
-    target = bytearray(MEMCPY_BYTES)
-    ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(source)), 1, MEMCPY_BYTES)
-    from_ = ctypes.addressof(ctypes.c_char.from_buffer(source))
-    to = ctypes.addressof(ctypes.c_char.from_buffer(target))
-    ctypes.memmove(to, from_, MEMCPY_BYTES)
-    started = time.perf_counter()
-    for _ in range(3):
-        ctypes.memmove(to, from_, MEMCPY_BYTES)
-    return 3 * MEMCPY_BYTES / (time.perf_counter() - started) / 1e9
-
-
-class _Sink(asyncio.BufferedProtocol):
-    """Receives into one buffer, over and over, as fast as the loop can."""
-
-    def __init__(self, total_bytes: int, done: asyncio.Future[float]) -> None:
-        self._buffer = memoryview(bytearray(MIB))
-        self._left = total_bytes
-        self._done = done
-        self._started = 0.0
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, count: int) -> None:
-        if not self._started:
-            self._started = time.perf_counter()
-        self._left -= count
-        if self._left <= 0 and not self._done.done():
-            self._done.set_result(time.perf_counter() - self._started)
-
-
-async def measure_buffered_protocol(ask: Callable[[int], None]) -> float:
-    """GB/s that a `BufferedProtocol` of this process receives; `ask(port)` makes the other process send."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[float] = loop.create_future()
-    server = await loop.create_server(lambda: _Sink(RAW_SOCKET_BYTES, done), "127.0.0.1", 0)
-    ask(server.sockets[0].getsockname()[1])
-    seconds = await done
-    server.close()
-    return RAW_SOCKET_BYTES / seconds / 1e9
-
-
-def _send_raw(port: int) -> None:
-    data = memoryview(bytearray(OPERATIONS * OPERATION_BYTES))
-    with socket.create_connection(("127.0.0.1", port)) as sock:
-        for _ in range(BATCHES):
-            sock.sendall(data)
 
 
 def owner(pipe: Connection, folder: str) -> None:
@@ -126,7 +71,7 @@ async def _own(pipe: Connection, folder: str) -> None:
     pipe.send(segment)
     loop = asyncio.get_running_loop()
     while port := await loop.run_in_executor(None, pipe.recv):
-        await loop.run_in_executor(None, _send_raw, port)
+        await loop.run_in_executor(None, send, port)
     for server in servers:
         await server.close()
     memory.close()
@@ -178,8 +123,9 @@ async def measure(pipe: Connection, segment: SegmentDescriptor, rounds: int) -> 
     clients = {scheme: build_client(scheme, settings) for scheme in SCHEMES}
     names = ["memcpy", "BufferedProtocol"] + [f"{scheme} {way}" for scheme in SCHEMES for way in ("write", "read")]
     rates: dict[str, list[float]] = {name: [] for name in names}
+    memcpy = Memcpy()
     for turn in range(rounds + 1):
-        found = {"memcpy": measure_memcpy(), "BufferedProtocol": await measure_buffered_protocol(pipe.send)}
+        found = {"memcpy": memcpy.rate(MEMCPY_SECONDS) / 1e9, "BufferedProtocol": await receive_rate(pipe.send) / 1e9}
         for scheme, client in clients.items():
             written, read = await measure_fabric(client, segment, turn * BATCHES + 1)
             found[f"{scheme} write"] = written

@@ -44,6 +44,14 @@ class ViewMapper(Protocol):
     async def map_view(self, segment: SegmentDescriptor, offset: int, length: int) -> memoryview | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class MappedView:
+    """A read-only view of a segment's own memory, and the fabric that gave it."""
+
+    data: memoryview
+    scheme: str
+
+
 @dataclass(slots=True)
 class _Attempts:
     """What has been tried for one operation."""
@@ -81,7 +89,7 @@ class Router:
     async def write(self, batch: Sequence[Write], timeout_s: float) -> list[Outcome]:
         return await self._route(batch, timeout_s)
 
-    async def map_view(self, segment: SegmentDescriptor, offset: int, length: int) -> memoryview | None:
+    async def map_view(self, segment: SegmentDescriptor, offset: int, length: int) -> MappedView | None:
         """A read-only view of the segment itself through the cheapest fabric that offers one, else None.
 
         Raises `SegmentGone` and `InvalidArgument`; a fabric that merely failed is passed over.
@@ -97,7 +105,7 @@ class Router:
                 self._remember(client, segment, error)
                 continue
             if view is not None:
-                return view
+                return MappedView(view, client.scheme)
         return None
 
     async def close(self) -> None:
