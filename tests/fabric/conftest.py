@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+<<<<<<< .merge_file_byWfMg
+
+from tests.fabric.bench import BACKENDS, Backend, Bench, open_bench
+=======
+>>>>>>> .merge_file_NXv4V5
 
 from tests.fabric.bench import BACKENDS, Backend, Bench, open_bench
 
-pytest.register_assert_rewrite("conformance_moves", "conformance_endings")
+pytest.register_assert_rewrite("tests.fabric.conformance_moves", "tests.fabric.conformance_endings")
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
