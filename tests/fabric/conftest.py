@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-<<<<<<< .merge_file_byWfMg
-
-from tests.fabric.bench import BACKENDS, Backend, Bench, open_bench
-=======
->>>>>>> .merge_file_NXv4V5
 
 from tests.fabric.bench import BACKENDS, Backend, Bench, open_bench
 
