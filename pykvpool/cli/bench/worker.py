@@ -24,6 +24,7 @@ from pykvpool.cli.bench import measure
 from pykvpool.cli.bench.cases import Plan
 from pykvpool.cli.bench.raw import Memcpy, Sender
 from pykvpool.cli.bench.results import (
+from pykvpool.cli.running import run
     Figures,
     Round,
     control_figure,
@@ -174,4 +175,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(main())
+        run(main)
