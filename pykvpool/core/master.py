@@ -132,7 +132,7 @@ class MasterCore:
             raise InvalidArgument(
                 f"request {event.request_id} acknowledges up to {event.acknowledged}: only earlier ones"
             )
-        log.acknowledge(event.acknowledged)
+        log.acknowledge(event.acknowledged, event.received)
         seen = log.seen(event.request_id)
         if seen is Seen.NEW:
             if len(log.replies) >= context.config.max_requests_per_session:

@@ -31,7 +31,11 @@ class ReplyLog:
     replies: dict[RequestId, Reply | None] = field(default_factory=dict)
     acknowledged: int = 0
 
-    def acknowledge(self, up_to: RequestId) -> None:
+    def acknowledge(self, up_to: RequestId, received: tuple[RequestId, ...] = ()) -> None:
+        """Replies up to `up_to`, and those to `received`, have arrived: forget them."""
+        for number in received:
+            if self.replies.get(number) is not None:
+                del self.replies[number]
         if up_to <= self.acknowledged:
             return
         if up_to - self.acknowledged < len(self.replies):

@@ -28,8 +28,9 @@ from pykvpool.model.replies import ErrorInfo, Existing, Pending, PutGrant, PutSt
 
 Entry = PutGrant | Existing | Pending | ErrorInfo
 
-#: Units of a slice (see `jobs`) that granting one key costs.
+#: Units of a slice (see `jobs`) that granting one key costs, and each eviction that it needed.
 GRANT_UNITS = 16
+EVICT_UNITS = 40
 
 
 class TicketState(Enum):
@@ -151,14 +152,19 @@ class Waiting:
             return
         work = self._context.new_slice()
         while (ticket := self._head()) is not None:
+            evicted = self._context.counters["objects_evicted_total"]
             if not self._grant_or_refuse(ticket):
                 return
             self._leave_queue(ticket)
             if isinstance(ticket.entry, ErrorInfo):
                 self.holder_gone(ticket.wish.key)
-            if work.spend(GRANT_UNITS):
+            if work.spend(self.grant_units(evicted)):
                 self.pump_pending = True
                 return
+
+    def grant_units(self, evicted_before: int) -> int:
+        """What deciding one key cost, given the count of evictions before it."""
+        return GRANT_UNITS + EVICT_UNITS * (self._context.counters["objects_evicted_total"] - evicted_before)
 
     # -- put_wait ----------------------------------------------------------------------------------------------------
 

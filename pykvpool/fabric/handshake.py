@@ -16,10 +16,12 @@ so that two versions can tell each other apart. Nonces are passed in: there is n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -27,6 +29,7 @@ import msgspec
 from pykvpool.errors import PoolError, ProtocolError, Refused, from_code
 from pykvpool.fabric.base import Peer
 from pykvpool.model.base import Tagged
+from pykvpool.runtime import Runtime
 
 #: Major version of the data plane, tcp and shm alike. Both ends must speak the same one.
 DATA_VERSION = 1
@@ -192,6 +195,22 @@ class ClientHandshake:
         raise ProtocolError(f"an unexpected {type(body).__name__} in the handshake")
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a client announces and proves on every data connection."""
+
+    peer: Peer
+    cluster: str = ""
+    token: bytes | None = field(default=None, repr=False)
+
+    def handshake(self, runtime: Runtime) -> ClientHandshake:
+        return ClientHandshake(self.peer, self.cluster, self.token, new_nonce(runtime))
+
+
+def new_nonce(runtime: Runtime) -> bytes:
+    return runtime.random.getrandbits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
+
+
 def refusal(error: PoolError) -> bytes:
     """What to tell the peer before hanging up."""
     text = error.message.encode()[: MAX_BODY_BYTES // 2].decode(errors="ignore")
@@ -214,8 +233,8 @@ async def welcome_peer(channel: Channel, handshake: ServerHandshake) -> Peer:
         while handshake.peer is None:
             message = await channel.receive_message(HEADER.size, body_bytes)
             await channel.send_message(handshake.receive(message))
-    except (Refused, ProtocolError) as error:
-        await channel.send_message(refusal(error))
+    except PoolError as error:
+        await _tell(channel, error)
         raise
     return handshake.peer
 
@@ -224,6 +243,17 @@ async def introduce(channel: Channel, handshake: ClientHandshake) -> None:
     """Carry out the peer's end. Raises `Refused` with the reason, `ProtocolError`, or what the channel raises."""
     await channel.send_message(handshake.hello)
     while not handshake.done:
-        answer = handshake.receive(await channel.receive_message(HEADER.size, body_bytes))
+        message = await channel.receive_message(HEADER.size, body_bytes)
+        try:
+            answer = handshake.receive(message)
+        except PoolError as error:
+            await _tell(channel, error)
+            raise
         if answer is not None:
             await channel.send_message(answer)
+
+
+async def _tell(channel: Channel, error: PoolError) -> None:
+    """Give the peer the reason, if it still listens."""
+    with contextlib.suppress(PoolError):
+        await channel.send_message(refusal(error))

@@ -1,7 +1,7 @@
 """A UNIX packet socket on the event loop: whole messages, with file descriptors beside them.
 
-Small and rare traffic, so sending never waits: a peer that lets its socket buffer fill up is not reading, and loses the
-connection. Descriptors that arrive are the receiver's to close.
+Small and rare traffic, so sending never waits: a peer that lets its socket buffer fill up is not reading, and misses
+what is said. Descriptors that arrive are the receiver's to close.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ class PacketSocket:
         try:
             self._socket.sendmsg([data], rights)
         except OSError as error:
-            failure = Unavailable(f"the peer is gone or does not read: {error.strerror}")
-            self.close(failure)
-            raise failure from error
+            # Not closed here: what the peer said before it left is still to be read, a goodbye for one.
+            raise Unavailable(f"the peer is gone or does not read: {error.strerror}") from error
 
     async def receive(self) -> Packet:
         """The next packet. Raises `Unavailable` when the peer hung up, `ProtocolError` for one that is too big."""
@@ -103,11 +102,11 @@ class PacketSocket:
     def _receive_now(self) -> Packet | None:
         """A packet if there is one. Closes the socket on what cannot be a packet of ours."""
         try:
-            data, rights, flags, _ = self._socket.recvmsg(
-                MAX_PACKET_BYTES,
-                socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize),
-                socket.MSG_CMSG_CLOEXEC,
-            )
+            try:
+                data, rights, flags, _ = self._recvmsg()
+            except ConnectionResetError:
+                # The peer left without reading all of ours; the kernel says so once, before what it said last.
+                data, rights, flags, _ = self._recvmsg()
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
@@ -120,6 +119,10 @@ class PacketSocket:
             packet.close_descriptors()
             raise self._fail(Unavailable("the peer closed the connection"))
         return packet
+
+    def _recvmsg(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
+        space = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+        return self._socket.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
 
     def _fail(self, failure: PoolError) -> PoolError:
         """The socket stays open for a last word on protocol errors; a broken one is closed."""

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from pykvpool.errors import Closed, DeadlineExceeded, Unavailable
 from pykvpool.fabric.addresses import endpoint_of, host_id
 from pykvpool.fabric.base import Outcome, Peer, Read, Write
-from pykvpool.fabric.handshake import HANDSHAKE_S
+from pykvpool.fabric.handshake import HANDSHAKE_S, Identity
 from pykvpool.fabric.local import LocalMemory, LocalMover
 from pykvpool.fabric.shm_session import ShmSession
-from pykvpool.fabric.tcp_pool import Identity
 from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.runtime import Runtime
 

@@ -9,11 +9,10 @@ import socket
 from pykvpool.errors import Closed, PoolError, ProtocolError, Unavailable, from_code
 from pykvpool.fabric.addresses import ShmAddress
 from pykvpool.fabric.exports import gone
-from pykvpool.fabric.handshake import HANDSHAKE_S, introduce
+from pykvpool.fabric.handshake import HANDSHAKE_S, Identity, introduce
 from pykvpool.fabric.packet_socket import Packet, PacketSocket
 from pykvpool.fabric.shm_map import ShmMap
 from pykvpool.fabric.shm_wire import Goodbye, Mapped, MapRefused, MapRequest, Unmap, Unmapped, decode, encode
-from pykvpool.fabric.tcp_pool import Identity
 from pykvpool.model.ids import Generation
 from pykvpool.runtime import Runtime, drain
 

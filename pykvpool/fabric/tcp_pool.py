@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from pykvpool.errors import Closed, PoolError, Unavailable, invariant
 from pykvpool.fabric.addresses import HostPort
-from pykvpool.fabric.base import Peer
-from pykvpool.fabric.handshake import HANDSHAKE_S, NONCE_BYTES, ClientHandshake, introduce
+from pykvpool.fabric.handshake import HANDSHAKE_S, Identity, introduce
 from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket, tune
 from pykvpool.runtime import Runtime
 
@@ -24,19 +23,6 @@ MAX_CONNECTIONS_PER_PEER = 16
 CONNECT_S = HANDSHAKE_S
 #: Idle connections kept per owner.
 MAX_IDLE_PER_PEER = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a client announces and proves on every data connection."""
-
-    peer: Peer
-    cluster: str = ""
-    token: bytes | None = None
-
-    def handshake(self, runtime: Runtime) -> ClientHandshake:
-        nonce = runtime.random.getrandbits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
-        return ClientHandshake(self.peer, self.cluster, self.token, nonce)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +46,11 @@ class ConnectionPool:
         #: In use or connecting.
         self._busy: dict[StreamSocket, None] = {}
         self._closed = False
+
+    @property
+    def idle(self) -> int:
+        """Connections kept for later."""
+        return len(self._idle)
 
     async def acquire(self, *, fresh: bool = False) -> Connection:
         """A healthy connection for one exchange; give it back with `release` or `discard`.
@@ -119,7 +110,8 @@ class ConnectionPool:
         try:
             await introduce(HandshakeStream(stream), self._identity.handshake(self._runtime))
         except BaseException as error:
-            stream.abort(Unavailable("the handshake did not end"))
+            # In order, so that the owner still gets our reason.
+            stream.close(Unavailable("the handshake did not end"))
             del self._busy[stream]
             if isinstance(error, PoolError) and not isinstance(error, Closed):
                 raise type(error)(f"{self._address.endpoint}: {error.message}") from error

@@ -11,6 +11,7 @@ It knows generations, bounds, put_ids and peers; nothing of objects or leases.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from pykvpool.fabric.addresses import HostPort
 from pykvpool.fabric.base import Exported, Peer
 from pykvpool.fabric.cursor import Cursor
 from pykvpool.fabric.exports import ExportTable, gone
-from pykvpool.fabric.handshake import HANDSHAKE_S, NONCE_BYTES, ServerHandshake, welcome_peer
+from pykvpool.fabric.handshake import HANDSHAKE_S, ServerHandshake, new_nonce, welcome_peer
 from pykvpool.fabric.tcp_listen import Acceptor, advertised, open_listener
 from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket, tune
 from pykvpool.fabric.tcp_wire import (
@@ -43,6 +44,9 @@ SCHEME = "tcp"
 MAX_CONNECTIONS = 4096
 #: Connections over that number that may be in their handshake, to be told the reason; beyond, they are just closed.
 MAX_STRANGERS = 256
+#: How much, and how long, we listen to a peer that we have given up, so that it hears why.
+MAX_LINGER_BYTES = 1024 * 1024
+LINGER_S = 1.0
 #: Where the payload of a refused write goes; shared by all, as nobody looks at it.
 _SCRAP = memoryview(bytearray(256 * 1024))
 
@@ -50,7 +54,7 @@ _SCRAP = memoryview(bytearray(256 * 1024))
 class _Session:
     """One data connection."""
 
-    __slots__ = ("generation", "peer", "stream", "task", "where")
+    __slots__ = ("ended", "generation", "peer", "stream", "task", "where")
 
     def __init__(self, stream: StreamSocket, where: str) -> None:
         self.stream = stream
@@ -61,6 +65,8 @@ class _Session:
         #: What the present request touches; None: nothing.
         self.generation: Generation | None = None
         self.task: asyncio.Task[None] | None = None
+        #: We ended it: fence, withdraw or close.
+        self.ended = False
 
 
 class TcpServer:
@@ -100,6 +106,11 @@ class TcpServer:
         if self._address is None:
             raise Closed("the tcp fabric server was not started")
         return self._address.endpoint
+
+    @property
+    def connections(self) -> int:
+        """How many data connections are open now, those in their handshake included."""
+        return len(self._sessions)
 
     async def start(self) -> None:
         """Listen. Raises `ConfigError`."""
@@ -147,6 +158,7 @@ class TcpServer:
         """Destroy connections. When this returns nothing of theirs can land."""
         for session in self._sessions:
             if which(session):
+                session.ended = True
                 session.stream.abort(reason)
 
     def _on_connection(self, sock: socket.socket) -> None:
@@ -172,9 +184,9 @@ class TcpServer:
             session.stream.abort(Unavailable("the connection is closed"))
         except PoolError as error:
             # What we ended ourselves (fence, withdraw, close) is no news; what the peer did wrong is.
-            level = logging.WARNING if session.stream.failure is None else logging.DEBUG
+            level = logging.DEBUG if session.ended else logging.WARNING
             _log.log(level, "data connection from %s ended: %s", session.where, error)
-            session.stream.close(error)
+            await self._part(session.stream)
         except Exception as error:  # noqa: BLE001  # a bug must not take other connections with it
             _log.exception("data connection from %s failed", session.where)
             session.stream.abort(Unavailable(f"the owner failed: {type(error).__name__}"))
@@ -182,9 +194,17 @@ class TcpServer:
             session.stream.abort(Unavailable("the connection is closed"))
             del self._sessions[session]
 
+    async def _part(self, stream: StreamSocket) -> None:
+        """Close so that our last words arrive: a plain close with bytes unread would make the kernel drop them."""
+        stream.end_sending()
+        unread = Cursor()
+        unread.add(_scrap(MAX_LINGER_BYTES))
+        with contextlib.suppress(PoolError, TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await stream.receive(unread)
+
     async def _handshake(self, session: _Session) -> None:
-        nonce = self._runtime.random.getrandbits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
-        handshake = ServerHandshake(self._cluster, self._token, nonce, self._admit)
+        handshake = ServerHandshake(self._cluster, self._token, new_nonce(self._runtime), self._admit)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 session.peer = await welcome_peer(HandshakeStream(session.stream), handshake)

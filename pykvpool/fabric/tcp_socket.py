@@ -96,6 +96,12 @@ class StreamSocket:
     def end_idle(self) -> None:
         self._stop_reading()
 
+    def end_sending(self) -> None:
+        """Tell the peer that nothing more comes from here; it may still send."""
+        if self.failure is None:
+            with contextlib.suppress(OSError):  # it is gone already
+                self._socket.shutdown(socket.SHUT_WR)
+
     def abort(self, failure: PoolError) -> None:
         """Destroy the connection now: pending calls fail with `failure`, unsent bytes are dropped, buffers are free."""
         if self.failure is not None:

@@ -11,12 +11,14 @@ from pykvpool.config.reference import configuration_markdown
 from pykvpool.core.counters import MEANINGS
 from pykvpool.metrics.reference import metrics_markdown
 from pykvpool.observe.errors_page import errors_markdown
+from pykvpool.protocol.reference import messages_markdown
 
 #: File name -> what writes its text.
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_markdown,
     "errors.md": errors_markdown,
     "metrics.md": partial(metrics_markdown, MEANINGS),
+    "wire-messages.md": messages_markdown,
 }
 
 

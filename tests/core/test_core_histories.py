@@ -253,22 +253,21 @@ class Histories(RuleBasedStateMachine):
             for key in KEYS:
                 if client.exists(key) == [1]:
                     client.pin(key, Pin.NONE)
+        state = world.core._context.state
         for _ in range(len(KEYS) * 8):
             world.settle()
-            puts = list(world.core._context.state.puts.by_id.values())
-            if not puts and not world.core._context.waiting.undecided:
+            puts = list(state.puts.by_id.values())
+            if not puts and not state.puts.quarantined and not world.core._context.waiting.undecided:
                 break
             for lease in list(world.core._context.leases.by_id.values()):
                 world.peers[lease.session].release(lease.id)
             for put in puts:
                 if world.peers[put.session].is_alive():
                     world.peers[put.session].put_revoke(put.put_id)
-        for session in list(world.core._context.state.puts.by_place):
-            if session[0] in world.core._context.state.sessions.by_id:
-                world.peers[session[0]].fine(commands.Goodbye())
-        self.world.settle()
-        for number in range(2):
-            for _ in range(8):
+            for writer, _ in list(state.puts.by_place):
+                if world.peers[writer].is_alive():
+                    world.peers[writer].fine(commands.Goodbye())
+            for number in range(2):
                 self.node_answers_fences(number)
         assert world.core._context.waiting.undecided == 0
         assert world.quarantined_bytes() == 0

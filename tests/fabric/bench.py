@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from relay import Relay
-
 from pykvpool.fabric.base import FabricClient, FabricServer, Peer, Read, Write
 from pykvpool.fabric.inproc import InprocRegistry
 from pykvpool.fabric.registry import ClientSettings, ServerSettings, build_client, build_server
@@ -23,6 +21,7 @@ from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import NodeName, PutId, SegmentId
 from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.runtime import Runtime, ThreadOffload, real_runtime
+from tests.fabric.relay import Relay
 
 SEGMENT_BYTES = 16 * 1024 * 1024
 #: Large enough that no kernel buffers could hold it: a transfer of it has a middle.
@@ -154,6 +153,13 @@ class Bench:
 
     def read(self, offset: int, into: bytearray, **changes: Any) -> Read:
         return Read(changes.pop("segment", self.segment), offset, len(into), [memoryview(into)], **changes)
+
+
+def jump(seconds: float) -> None:
+    """Put the loop's clock forward: deadlines pass without anybody waiting for them."""
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    loop.time = lambda: time() + seconds  # type: ignore[method-assign]
 
 
 def replace_endpoint(segment: SegmentDescriptor, endpoint: str) -> SegmentDescriptor:

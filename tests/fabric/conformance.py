@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conformance_endings import Endings
-from conformance_moves import Moves
+from tests.fabric.conformance_endings import Endings
+from tests.fabric.conformance_moves import Moves
 
 
 class FabricConformance(Moves, Endings):

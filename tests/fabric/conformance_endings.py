@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from bench import BIG_BYTES, TIMEOUT_S, Backend, Bench
-from conformance_moves import errors_of
 
 from pykvpool.errors import Closed, DeadlineExceeded, PoolError, SegmentGone
 from pykvpool.fabric.base import Peer
+from tests.fabric.bench import BIG_BYTES, TIMEOUT_S, Backend, Bench, jump
+from tests.fabric.conformance_moves import errors_of
 
 WRITER = Peer("writer", 77)
 MARK = b"\xab"
@@ -40,6 +40,8 @@ class Endings:
             hold.release()
         with pytest.raises(asyncio.CancelledError):
             await reading
+        if not bench.backend.on_the_wire:
+            assert not any(target), "a copy that was called off before it began did not begin"
         target[:] = bytes(BIG_BYTES)  # the buffer is ours again
         await hold.quiet()
         await turns()
@@ -66,11 +68,13 @@ class Endings:
         client, segment, hold = await bench.held_client(WRITER)
         target = bytearray(BIG_BYTES)
         bench.memory.view[:BIG_BYTES] = MARK * BIG_BYTES
-        reading = asyncio.ensure_future(client.read([bench.read(0, target, segment=segment)], 0.2))
+        reading = asyncio.ensure_future(client.read([bench.read(0, target, segment=segment)], TIMEOUT_S))
         await hold.reached()
+        jump(TIMEOUT_S)
+        await turns()
         if not bench.backend.on_the_wire:
-            # The deadline passes while the thread is held: only its release lets the call end.
-            asyncio.get_running_loop().call_later(0.3, hold.release)
+            assert not reading.done(), "a thread may still be copying"
+            hold.release()
         (outcome,) = await reading
         assert isinstance(outcome.error, DeadlineExceeded)
         assert outcome.settled
@@ -89,10 +93,12 @@ class Endings:
             batch.insert(1, bench.write(0, bytearray(BIG_BYTES), put_id=2, segment=segment))
             batch.insert(2, bench.write(0, bytearray(BIG_BYTES), put_id=3, segment=segment))
             batch.insert(3, bench.write(0, bytearray(BIG_BYTES), put_id=4, segment=segment))
-        writing = asyncio.ensure_future(client.write(batch, 0.2))
+        writing = asyncio.ensure_future(client.write(batch, TIMEOUT_S))
         await hold.reached()
+        jump(TIMEOUT_S)
+        await turns()
         if not backend.on_the_wire:
-            asyncio.get_running_loop().call_later(0.3, hold.release)
+            hold.release()
         outcomes = await writing
         assert all(isinstance(outcome.error, DeadlineExceeded) for outcome in outcomes)
         assert outcomes[0].settled == (not backend.on_the_wire)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from bench import BACKENDS, Backend, Bench, open_bench
 
-pytest.register_assert_rewrite("conformance_moves", "conformance_endings")
+from tests.fabric.bench import BACKENDS, Backend, Bench, open_bench
+
+pytest.register_assert_rewrite("tests.fabric.conformance_moves", "tests.fabric.conformance_endings")
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)

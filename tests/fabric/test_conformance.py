@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance import FabricConformance
+from tests.fabric.conformance import FabricConformance
 
 
 class TestEveryFabric(FabricConformance):

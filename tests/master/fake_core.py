@@ -31,6 +31,8 @@ class FakeCore:
         self.epoch = epoch
         self.ttl_ms = ttl_ms
         self.sessions: dict[SessionId, FakeSession] = {}
+        #: Why past incarnations ended.
+        self.ended: dict[tuple[str, int], str] = {}
         self.last_session = 0
         self.carried_out: list[Request] = []
         self.events: list[Event] = []
@@ -78,13 +80,19 @@ class FakeCore:
         return effects
 
     def end_session(self, session: SessionId, reason: str) -> Effects:
-        self.sessions.pop(session)
+        hello = self.sessions.pop(session).hello
+        self.ended[hello.name, hello.incarnation] = reason
         return Effects(
             facts=[SessionEnded(session, reason)], instructions=[(session, SessionOver(f"the session {reason}"))]
         )
 
     def _hello(self, hello: Hello) -> Effects:
         effects = Effects()
+        reason = self.ended.get((hello.name, hello.incarnation))
+        if hello.resume and (reason is not None or hello.resume not in self.sessions):
+            gone = SessionExpired(f"the session is over: {reason}", reason=reason)
+            effects.replies.append((SessionId(0), RequestId(hello.connection), ErrorInfo.of(gone)))
+            return effects
         for session, known in list(self.sessions.items()):
             if known.hello.name != hello.name:
                 continue

@@ -18,11 +18,15 @@ class Stage:
     def __init__(self, listen: str = "faulty://master", token: str | None = None, ttl_ms: int = 10_000) -> None:
         self.transports, self.faults = faulty_transports()
         self.runtime: Runtime = real_runtime()
-        self.core = FakeCore(ttl_ms=ttl_ms)
+        self._ttl_ms = ttl_ms
+        self.core: Any = self.make_core(77)
         self._listen = listen
         self._token = token
-        self._stack = contextlib.AsyncExitStack()
+        self.stack = contextlib.AsyncExitStack()
         self.server = self._make_server()
+
+    def make_core(self, epoch: int) -> Any:
+        return FakeCore(epoch, self._ttl_ms)
 
     def _make_server(self) -> MasterServer:
         return MasterServer(self.core, [self._listen], self.runtime, token=self._token, transports=self.transports)
@@ -36,7 +40,7 @@ class Stage:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._stack.aclose()
+        await self.stack.aclose()
         await self.server.close()
         self.runtime.offload.close()
 
@@ -44,7 +48,7 @@ class Stage:
         """The master dies and another life of it, which knows nothing, takes its place."""
         listen = self.address
         await self.server.close()
-        self.core = FakeCore(epoch=self.core.epoch + 1, ttl_ms=self.core.ttl_ms)
+        self.core = self.make_core(self.core.epoch + 1)
         self._listen = listen
         self.server = self._make_server()
         await self.server.start()
@@ -54,5 +58,5 @@ class Stage:
         session = await ControlSession.connect(
             [self.address], name=name, role=role, runtime=self.runtime, transports=self.transports, **options
         )
-        self._stack.push_async_callback(session.close)
+        self.stack.push_async_callback(session.close)
         return session

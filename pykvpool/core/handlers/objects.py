@@ -103,14 +103,15 @@ def _remove_matching(context: Context, wanted: _Filter, force: bool) -> Work:
     removed = kept = 0
     work = context.new_slice()
     for row in range(len(context.state.catalog)):
+        units = 1
         if wanted.matches(row):
             if not force and _protection(context, row):
                 kept += 1
             else:
                 context.remove_object(row, "removed")
                 removed += 1
-                work.spend(REMOVE_UNITS - 1)
-        if work.spend(1):
+                units = REMOVE_UNITS
+        if work.spend(units):
             yield
     return Counted(removed, kept)
 

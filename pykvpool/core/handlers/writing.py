@@ -50,11 +50,12 @@ def _start_all(context: Context, session: SessionId, command: PutStart) -> Work:
             session, command.scope, hash_, size, parent, command.replicas, command.min_replicas,
             command.min_granted or command.min_replicas, command.preferred_node, command.pin, command.wait_ms,
         )  # fmt: skip
+        evicted = context.counters["objects_evicted_total"]
         try:
             entries.append(_start(context, wish))
         except PoolError as error:
             entries.append(refusal(error))
-        if work.spend(GRANT_UNITS):
+        if work.spend(context.waiting.grant_units(evicted)):
             yield
     return context.waiting.started(tuple(entries))
 

@@ -15,7 +15,7 @@ from pykvpool.model.replies import Welcome
 from pykvpool.protocol.codec import decode_handshake, encode
 from pykvpool.protocol.handshake import ClientHandshake, MasterHandshake
 from pykvpool.protocol.identity import Identity
-from pykvpool.protocol.messages import AcceptedFrame, ChallengeFrame, HelloFrame, Parting, ProofFrame
+from pykvpool.protocol.messages import AcceptedFrame, ChallengeFrame, Farewell, HelloFrame, Parting, ProofFrame
 from pykvpool.protocol.transitions import CLIENT_TABLE, SERVER_TABLE, Stage, mermaid
 
 ME = Identity("engine-0", "client", 42)
@@ -291,6 +291,13 @@ def test_p12_garbage_never_opens_a_session(frames: list[bytes]) -> None:
         with pytest.raises(ProtocolError):
             master.receive(frame)
     assert not master.proved
+
+
+def test_a_stranger_cannot_write_lines_of_its_own_into_a_log() -> None:
+    master = MasterHandshake("", MASTER_NONCE)
+    with pytest.raises(PoolError) as caught:
+        master.receive(encode(Farewell(-1, "bye\nERROR all is lost")))
+    assert "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize("table", [CLIENT_TABLE, SERVER_TABLE])
