@@ -278,3 +278,21 @@ def test_p6_replicas_lie_on_distinct_nodes_also_where_one_has_the_best_two_segme
     for replicas in (2, 3):
         grant = client.grant(b"%d" % replicas, replicas=replicas)
         assert [segments[extent.segment].node for extent in grant.extents] == ["n1", "n2"]
+
+
+def test_p6_blocks_of_a_suspect_node_are_spared_and_come_up_again_with_it(world: World) -> None:
+    node = world.node("n1", 128)
+    world.node("n2", 128)
+    client = world.client()
+    client.put(b"a", b"b", preferred_node="n1")
+    client.put(b"c", b"d", preferred_node="n2")
+    node.disconnect()
+    client.put(b"e", b"f")
+    assert evicted(world) == [b"c", b"d"], "older blocks on the suspect node would make no room"
+    lease = client.lease(b"e", b"f")
+    pending = client.pending(b"g")
+    world.hello("n1", "node", node.incarnation)
+    world.settle()
+    assert isinstance(client.wait(pending.ticket)[0], PutGrant)
+    assert evicted(world) == [b"c", b"d", b"a"]
+    client.release(lease)

@@ -79,6 +79,7 @@ def test_time_that_runs_backwards_is_taken_as_standing_still(world: World) -> No
     lease = client.lease(b"a", lease_ms=5_000)
     world.now += 900
     world.advance(4_999)
+    assert lease in world.core._context.leases.by_id
     client.fine(commands.Renew((lease,), 5_000))
 
 
