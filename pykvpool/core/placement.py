@@ -63,7 +63,7 @@ class Placement:
         self.retry_at = 0
 
     def check(self, wish: Wish) -> None:
-        """Raises `InvalidArgument` where no segment is that large, `TooFewNodes` where replicas are wanting for nodes."""
+        """Raises `InvalidArgument` (no segment is that large), `TooFewNodes`."""
         self._options(wish)
 
     def _options(self, wish: Wish) -> tuple[list[Segment], int]:
