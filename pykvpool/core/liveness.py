@@ -56,6 +56,8 @@ def _welcome(context: Context, event: Hello) -> Welcome:
         raise SessionExpired(
             f"this incarnation of {event.name!r} is over ({reason}): come back with a new one", reason=reason
         )
+    if event.resume:
+        raise SessionExpired(f"session {event.resume} of {event.name!r} is unknown here: come back with a new one")
     if session is not None:
         context.counters["sessions_superseded_total"] += 1
         end_session(context, session, "superseded")

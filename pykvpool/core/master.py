@@ -119,7 +119,7 @@ class MasterCore:
         try:
             if not self._is_new(session, event):
                 return
-            session.log.replies[event.request_id] = None
+            session.log.take(event.request_id)
             context.counters["requests_total"] += 1
             self._carry_out(session, event)
         except PoolError as refusal:
@@ -132,7 +132,7 @@ class MasterCore:
             raise InvalidArgument(
                 f"request {event.request_id} acknowledges up to {event.acknowledged}: only earlier ones"
             )
-        log.acknowledge(event.acknowledged)
+        log.acknowledge(event.acknowledged, event.received)
         seen = log.seen(event.request_id)
         if seen is Seen.NEW:
             if len(log.replies) >= context.config.max_requests_per_session:

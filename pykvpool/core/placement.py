@@ -34,7 +34,10 @@ class Wish:
     size_bytes: int
     parent: bytes | None
     replicas: int
+    #: Fewest that must land.
     min_replicas: int
+    #: Fewest that must be granted.
+    min_granted: int
     preferred_node: str
     pin: Pin
     wait_ms: int
@@ -79,10 +82,10 @@ class Placement:
             )
         fitting = [segment for segment in segments if segment.writable and segment.space.capacity >= wish.size_bytes]
         nodes = len({segment.node for segment in fitting})
-        if nodes < wish.min_replicas:
+        if nodes < wish.min_granted:
             raise TooFewNodes(
-                f"{wish.min_replicas} replicas are required, on distinct nodes: {nodes} nodes could hold one now",
-                required=wish.min_replicas,
+                f"{wish.min_granted} replicas are required, on distinct nodes: {nodes} nodes could hold one now",
+                required=wish.min_granted,
                 nodes=nodes,
             )
         return fitting, min(wish.replicas, nodes)
@@ -96,19 +99,19 @@ class Placement:
             if preferred and self._evict(wish, 1, 0, preferred):
                 chosen = self._choose(fitting, wish, wanted)
         if len(chosen) < wanted:
-            if len(chosen) < wish.min_replicas and self._is_hopeless(wish):
+            if len(chosen) < wish.min_granted and self._is_hopeless(wish):
                 return None
-            self._evict(wish, wanted, wish.min_replicas, fitting)
+            self._evict(wish, wanted, wish.min_granted, fitting)
             chosen = self._choose(fitting, wish, wanted)
-        if len(chosen) < wish.min_replicas:
+        if len(chosen) < wish.min_granted:
             version = self._context.state.evictor.room_version
-            self._failure = _Failure(version, wish.size_bytes, wish.min_replicas)
+            self._failure = _Failure(version, wish.size_bytes, wish.min_granted)
             return None
         return tuple(self._extent(segment, wish.size_bytes) for segment in chosen)
 
     def full(self, wish: Wish) -> PoolFull:
         """Why there is no room for it."""
-        return explain_full(self._context, wish.size_bytes, wish.min_replicas)
+        return explain_full(self._context, wish.size_bytes, wish.min_granted)
 
     def _choose(self, fitting: list[Segment], wish: Wish, wanted: int) -> list[Segment]:
         """Up to `wanted` segments with a long enough run, on distinct nodes, best first."""
@@ -129,7 +132,7 @@ class Placement:
             failure is not None
             and failure.room_version == self._context.state.evictor.room_version
             and wish.size_bytes >= failure.size_bytes
-            and wish.min_replicas >= failure.needed
+            and wish.min_granted >= failure.needed
         )
 
     def _evict(self, wish: Wish, wanted: int, needed: int, segments: list[Segment]) -> bool:

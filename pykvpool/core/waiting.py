@@ -225,6 +225,21 @@ class Waiting:
         segments = context.state.segments.by_id
         return PutStarted(tuple(checked), tuple(segments[segment].descriptor for segment in named))  # type: ignore[index]
 
+    def give_up(self, session: SessionId, ids: tuple[TicketId, ...], work: Slice) -> Generator[None, None, None]:
+        """The writer no longer wants these, in slices; a grant it was never told of is free at once."""
+        for ident in ids:
+            ticket = self._mine(session, ident)
+            if ticket is None:
+                continue
+            entry = ticket.entry
+            self._drop(ticket)
+            if isinstance(entry, PutGrant):
+                put = self._context.state.puts.by_id.get(entry.put_id)
+                if put is not None:
+                    self._context.close_put(put, (), "revoked")
+            if work.spend(GRANT_UNITS):
+                yield
+
     # -- time and ends -----------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
@@ -251,16 +266,19 @@ class Waiting:
         for ident in [ident for ident, wait in self._waits.items() if wait.session == session]:
             del self._waits[ident]
         for ticket_id in list(self.by_session.get(session, ())):
-            ticket = self.tickets[ticket_id]
-            was_queued = ticket.state is TicketState.QUEUED
-            if ticket.state is not TicketState.DECIDED:
-                self.undecided -= 1
-            self._forget(ticket)
-            if was_queued:
-                self._leave_queue(ticket)
-                self.holder_gone(ticket.wish.key)
+            self._drop(self.tickets[ticket_id])
             if work.spend(GRANT_UNITS):
                 yield
+
+    def _drop(self, ticket: Ticket) -> None:
+        """It waits no longer; whoever followed it takes over."""
+        was_queued = ticket.state is TicketState.QUEUED
+        if ticket.state is not TicketState.DECIDED:
+            self.undecided -= 1
+        self._forget(ticket)
+        if was_queued:
+            self._leave_queue(ticket)
+            self.holder_gone(ticket.wish.key)
 
     def _time_out(self, ticket: Ticket) -> None:
         if ticket.state is TicketState.DECIDED:

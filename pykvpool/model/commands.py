@@ -42,11 +42,13 @@ class PutStart(_Command, frozen=True, tag="put_start"):
     sizes: tuple[int, ...]
     parents: tuple[bytes | None, ...] = ()
     replicas: int = 1
-    #: Fewest replicas with which a put may start (and later count as landed).
+    #: Fewest replicas with which the put counts as landed.
     min_replicas: int = 1
     preferred_node: str = ""
     pin: Pin = Pin.NONE
     wait_ms: int = 30_000
+    #: Fewest extents with which the put may start where nodes or room are short. 0: as many as `min_replicas`.
+    min_granted: int = 0
 
 
 class PutWait(_Command, frozen=True, tag="put_wait"):
@@ -57,6 +59,13 @@ class PutWait(_Command, frozen=True, tag="put_wait"):
 
     tickets: tuple[TicketId, ...]
     timeout_ms: int
+
+
+class PutForget(_Command, frozen=True, tag="put_forget"):
+    """Give up on tickets: queued ones leave the queue, a grant made meanwhile is revoked (nothing was written).
+    -> `Done`; unknown tickets are harmless."""
+
+    tickets: tuple[TicketId, ...]
 
 
 class PutEnd(_Command, frozen=True, tag="put_end"):
@@ -220,7 +229,7 @@ class Hashed(_Command, frozen=True, tag="hashed"):
 
 
 Command = (
-    Intern | PutStart | PutWait | PutEnd | PutRevoke | GetReplicas | Renew | Release | Exists | MatchPrefix | Touch
-    | SetPin | Remove | RemoveAll | ListKeys | Stat | ClusterState | Heartbeat | Goodbye
+    Intern | PutStart | PutWait | PutForget | PutEnd | PutRevoke | GetReplicas | Renew | Release | Exists | MatchPrefix
+    | Touch | SetPin | Remove | RemoveAll | ListKeys | Stat | ClusterState | Heartbeat | Goodbye
     | Mount | Unmount | Fenced | Hashed
 )  # fmt: skip

@@ -57,6 +57,7 @@ HANDLERS: dict[type, Handler] = {
     commands.RemoveAll: Handler(objects.remove_all, _WRITERS),
     commands.PutStart: Handler(writing.put_start, _WRITERS),
     commands.PutWait: Handler(writing.put_wait, _WRITERS),
+    commands.PutForget: Handler(writing.put_forget, _WRITERS),
     commands.PutEnd: Handler(writing.put_end, _WRITERS),
     commands.PutRevoke: Handler(writing.put_revoke, _WRITERS),
     commands.Mount: Handler(nodes.mount, _NODES),

@@ -1,4 +1,4 @@
-"""The life of a write: put_start, put_wait, put_end, put_revoke."""
+"""The life of a write: put_start, put_wait, put_forget, put_end, put_revoke."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pykvpool.core.refusal import refusal
 from pykvpool.core.sessions import Session
 from pykvpool.core.waiting import GRANT_UNITS, Entry
 from pykvpool.errors import InvalidArgument, KeyConflict, NotOwner, PoolError, StalePut, TransferFailed
-from pykvpool.model.commands import MAX_REPLICAS, PutEnd, PutRevoke, PutStart, PutWait
+from pykvpool.model.commands import MAX_REPLICAS, PutEnd, PutForget, PutRevoke, PutStart, PutWait
 from pykvpool.model.facts import PinChanged
 from pykvpool.model.ids import PutId, RequestId, SessionId
 from pykvpool.model.replies import ErrorInfo, Existing
@@ -34,6 +34,11 @@ def put_start(context: Context, session: Session, request_id: RequestId, command
             f"replicas {command.replicas}, min_replicas {command.min_replicas}: "
             f"1 <= min_replicas <= replicas <= {MAX_REPLICAS} must hold"
         )
+    if command.min_granted and not command.min_replicas <= command.min_granted <= command.replicas:
+        raise InvalidArgument(
+            f"min_granted {command.min_granted}: 0, or min_replicas ({command.min_replicas}) to replicas "
+            f"({command.replicas}) is allowed"
+        )
     return _start_all(context, session.id, command)
 
 
@@ -43,7 +48,7 @@ def _start_all(context: Context, session: SessionId, command: PutStart) -> Work:
     for hash_, size, parent in zip(command.hashes, command.sizes, parents, strict=True):
         wish = Wish(
             session, command.scope, hash_, size, parent, command.replicas, command.min_replicas,
-            command.preferred_node, command.pin, command.wait_ms,
+            command.min_granted or command.min_replicas, command.preferred_node, command.pin, command.wait_ms,
         )  # fmt: skip
         evicted = context.counters["objects_evicted_total"]
         try:
@@ -104,6 +109,16 @@ def put_wait(context: Context, session: Session, request_id: RequestId, command:
     check_duration("timeout_ms", command.timeout_ms)
     deadline = context.now + min(command.timeout_ms, context.config.max_wait_ms)
     context.waiting.wait(session.id, request_id, command.tickets, deadline)
+
+
+def put_forget(context: Context, session: Session, request_id: RequestId, command: PutForget) -> Work:
+    check_batch("tickets", command.tickets)
+    return _forget_all(context, session.id, command)
+
+
+def _forget_all(context: Context, session: SessionId, command: PutForget) -> Work:
+    yield from context.waiting.give_up(session, command.tickets, context.new_slice())
+    return done([])
 
 
 def put_end(context: Context, session: Session, request_id: RequestId, command: PutEnd) -> Work:

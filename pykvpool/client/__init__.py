@@ -1,0 +1,31 @@
+"""The client of the pool. Start with `client` (the face), then `writer` and `reader` (the life of a block)."""
+
+from pykvpool.client.client import Client
+from pykvpool.client.held import HeldLease
+from pykvpool.client.sync import SyncClient
+from pykvpool.client.types import (
+    ClientStatistics,
+    GetResult,
+    ListedKey,
+    PrefixMatch,
+    PutItem,
+    PutOptions,
+    PutResult,
+    RemovedCount,
+)
+from pykvpool.client.views import View
+
+__all__ = [
+    "Client",
+    "ClientStatistics",
+    "GetResult",
+    "HeldLease",
+    "ListedKey",
+    "PrefixMatch",
+    "PutItem",
+    "PutOptions",
+    "PutResult",
+    "RemovedCount",
+    "SyncClient",
+    "View",
+]

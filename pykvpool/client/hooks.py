@@ -1,0 +1,29 @@
+"""What the control session calls back."""
+
+from __future__ import annotations
+
+from pykvpool.client.link import MasterLink
+from pykvpool.model.commands import Command, PutForget, PutRevoke, PutStart, PutWait, Release
+from pykvpool.model.replies import Located, Matched, Pending, PutGrant, PutStarted, Reply
+
+
+class SessionHooks:
+    """What the control session calls. It exists before the client does."""
+
+    def __init__(self) -> None:
+        self.link: MasterLink | None = None
+
+    def orphan_reply(self, command: Command, reply: Reply) -> None:
+        """A reply came after its caller had given up: give back what it granted."""
+        if self.link is None:
+            return
+        if isinstance(command, PutStart | PutWait) and isinstance(reply, PutStarted):
+            # Nothing was written under these grants: they are free at once.
+            grants = tuple(entry.put_id for entry in reply.entries if isinstance(entry, PutGrant))
+            tickets = tuple(entry.ticket for entry in reply.entries if isinstance(entry, Pending))
+            if grants:
+                self.link.tell(PutRevoke(grants))
+            if tickets:
+                self.link.tell(PutForget(tickets))
+        elif isinstance(reply, Located | Matched) and reply.lease is not None:
+            self.link.tell(Release((reply.lease,)))

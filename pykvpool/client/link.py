@@ -1,0 +1,125 @@
+"""The client's line to the master: deadlines, interned scopes, known segments, and work that outlives its caller.
+
+It knows the control session and nothing of block bytes. A session that the master gave up is renewed underneath; what
+was interned under the old one is forgotten with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import TypeVar
+
+from pykvpool.errors import DeadlineExceeded, PoolError, invariant
+from pykvpool.model.base import Tagged
+from pykvpool.model.commands import Command, Intern
+from pykvpool.model.ids import ScopeId, SegmentId
+from pykvpool.model.keys import Scope
+from pykvpool.model.objects import SegmentDescriptor
+from pykvpool.model.replies import Interned, Reply
+from pykvpool.runtime import Runtime
+from pykvpool.transport.control import ControlSession
+
+log = logging.getLogger("pykvpool.client")
+
+R = TypeVar("R", bound=Tagged)
+
+#: Most segment descriptors remembered; a cluster has one or a few per node, remounts leave old ones behind.
+MAX_KNOWN_SEGMENTS = 4_096
+#: How long background clean-up (revokes, releases) may take before it is left to the master's own time-outs.
+CLEANUP_TIMEOUT_S = 5.0
+
+
+class MasterLink:
+    """Typed calls with deadlines. All times in milliseconds of the runtime's clock."""
+
+    def __init__(self, session: ControlSession, runtime: Runtime) -> None:
+        self.session = session
+        self.runtime = runtime
+        #: Scope -> number, valid for the session `_scopes_of` alone.
+        self._scopes: dict[Scope, ScopeId] = {}
+        self._scopes_of: tuple[int, int] = (0, 0)
+        #: Every mount a reply named lately. Ids are never reused, so an entry is never wrong, only old.
+        self._segments: dict[SegmentId, SegmentDescriptor] = {}
+        #: Clean-up that runs on after its caller is gone. A dict: it iterates in order of creation.
+        self._background: dict[asyncio.Task[None], None] = {}
+
+    def now_ms(self) -> int:
+        return self.runtime.clock.now_ms()
+
+    def deadline_ms(self, timeout_s: float) -> int:
+        return self.now_ms() + int(timeout_s * 1_000)
+
+    def remaining_s(self, deadline_ms: int) -> float:
+        """Seconds left; raises `DeadlineExceeded` where none are."""
+        left_ms = deadline_ms - self.now_ms()
+        if left_ms <= 0:
+            raise DeadlineExceeded("the deadline of this call has passed")
+        return left_ms / 1_000
+
+    async def call(self, command: Command, expect: type[R], deadline_ms: int) -> R:
+        """Send one command; its reply is an `expect` or the `PoolError` it stands for."""
+        reply = await self.session.call(command, self.remaining_s(deadline_ms))
+        invariant(isinstance(reply, expect), f"{type(command).__name__} was answered with {type(reply).__name__}")
+        return reply  # type: ignore[return-value]  # just checked; mypy cannot narrow through invariant
+
+    async def scope_ids(self, scopes: Iterable[Scope], deadline_ms: int) -> list[ScopeId]:
+        """Numbers of `scopes`, asked of the master once per session."""
+        wanted = list(scopes)
+        current = (self.session.epoch, self.session.session_id)
+        if current != self._scopes_of:
+            self._scopes.clear()
+            self._scopes_of = current
+        unknown = tuple(dict.fromkeys(scope for scope in wanted if scope not in self._scopes))
+        if unknown:
+            reply = await self.call(Intern(unknown), Interned, deadline_ms)
+            self._scopes.update(zip(unknown, reply.scopes, strict=True))
+        return [self._scopes[scope] for scope in wanted]
+
+    async def scope_id(self, scope: Scope, deadline_ms: int) -> ScopeId:
+        return (await self.scope_ids((scope,), deadline_ms))[0]
+
+    def learn(self, segments: Iterable[SegmentDescriptor]) -> None:
+        """Remember the descriptors a reply carried."""
+        for segment in segments:
+            self._segments[segment.segment] = segment
+        while len(self._segments) > MAX_KNOWN_SEGMENTS:
+            del self._segments[next(iter(self._segments))]
+
+    def segment(self, segment: SegmentId) -> SegmentDescriptor:
+        known = self._segments.get(segment)
+        invariant(known is not None, f"the master named segment {segment} without describing it")
+        assert known is not None
+        return known
+
+    def node_name(self, segment: int) -> str:
+        """Name of the node that lent a segment, empty where no reply described it."""
+        known = self._segments.get(SegmentId(segment))
+        return known.node if known is not None else ""
+
+    def spawn(self, work: Coroutine[object, object, object], what: str) -> None:
+        """Run clean-up in the background. Its failure is logged, not raised: the master cleans up by itself later."""
+
+        async def run() -> None:
+            try:
+                await asyncio.wait_for(work, CLEANUP_TIMEOUT_S)
+            except (PoolError, TimeoutError) as error:
+                log.debug("%s did not get through: %s", what, error)
+
+        task = asyncio.get_running_loop().create_task(run(), name=f"pykvpool {what}")
+        self._background[task] = None
+        task.add_done_callback(lambda done: self._background.pop(done, None))
+
+    def tell(self, command: Command) -> None:
+        """Send a command whose answer nobody waits for (release, revoke, forget)."""
+        self.spawn(self._send(command), type(command).__name__)
+
+    async def _send(self, command: Command) -> Reply:
+        return await self.session.call(command, CLEANUP_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Let clean-up finish (bounded by its own time-out), then say goodbye."""
+        while self._background:
+            await asyncio.wait(list(self._background))
+        await self.session.close()

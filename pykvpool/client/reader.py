@@ -1,0 +1,210 @@
+"""The get path: where is it, read it, and may it be believed?
+
+    GetReplicas ──► lease + replicas ──► read ──► `leave` ──► result
+                                          └─ failed: the next replica, until none is left
+
+`leave` is the one gate that bytes pass on their way to the caller: the lease must still be trusted *after* the
+transfer, and where a CPU saw the bytes their checksum must be the committed one. No read path goes round it. The lease
+is released only after the fabric has drained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pykvpool.client.fabrics import Fabrics
+from pykvpool.client.held import HeldLease
+from pykvpool.client.link import MasterLink
+from pykvpool.client.types import ClientStatistics, GetResult
+from pykvpool.errors import ChecksumMismatch, InvalidArgument, KeyNotFound, LeaseExpired, PoolError, TransferFailed
+from pykvpool.fabric.base import Outcome, Read
+from pykvpool.memory.buffers import take
+from pykvpool.model.commands import GetReplicas
+from pykvpool.model.ids import ScopeId
+from pykvpool.model.objects import Extent, ObjectInfo, Vouch
+from pykvpool.model.replies import ErrorInfo, Located
+
+#: Times a whole get is asked anew after its lease ran out or its replicas moved, within its deadline.
+GET_TRIES = 3
+#: Located objects are read in groups of about this many bytes, each let out as soon as it is there, so that a huge
+#: batch does not outlive its lease unread.
+GROUP_BYTES = 128 << 20
+
+#: Given the size in bytes, where to put the object: writable pieces of at least that many bytes in total.
+Destination = Callable[[int], Sequence[memoryview]]
+
+
+@dataclass(slots=True)
+class GetJob:
+    """One object on its way out of the pool."""
+
+    hash: bytes
+    name: str
+    destination: Destination
+    tries: int = 0
+    result: GetResult | PoolError | None = None
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A located object: its pieces are cut to its size, its replicas are tried in order."""
+
+    job: GetJob
+    info: ObjectInfo
+    pieces: Sequence[memoryview]
+    next_replica: int = 0
+    failures: list[str] = field(default_factory=list)
+    last_error: PoolError | None = None
+
+    def take_replica(self) -> Extent | None:
+        if self.next_replica >= len(self.info.extents):
+            return None
+        self.next_replica += 1
+        return self.info.extents[self.next_replica - 1]
+
+
+def leave(held: HeldLease, info: ObjectInfo, outcome: Outcome) -> Vouch:
+    """The gate: what vouches for bytes that a transfer brought. Raises where nothing does.
+
+    Call it after the transfer has drained and before anyone may look at the bytes.
+
+    Raises:
+        LeaseExpired: the extent may have been reused while it was read.
+        ChecksumMismatch: these are not the bytes that were committed.
+    """
+    held.check()
+    if outcome.checksum is None or info.checksum is None:
+        return Vouch.LEASE
+    if outcome.checksum != info.checksum:
+        raise ChecksumMismatch(
+            f"the bytes read have checksum {outcome.checksum:016x}, committed was {info.checksum:016x}",
+            put_id=info.put_id,
+        )
+    return Vouch.CHECKSUM
+
+
+class Reader:
+    """Runs get batches for one client. Holds no state between them."""
+
+    def __init__(self, link: MasterLink, fabrics: Fabrics, statistics: ClientStatistics) -> None:
+        self._link = link
+        self._fabrics = fabrics
+        self._statistics = statistics
+
+    async def locate(self, scope: ScopeId, hashes: Sequence[bytes], deadline_ms: int) -> tuple[Located, HeldLease]:
+        """Replicas of each hash and the lease over those found."""
+        asked_at_ms = self._link.now_ms()
+        reply = await self._link.call(GetReplicas(scope, tuple(hashes)), Located, deadline_ms)
+        self._link.learn(reply.segments)
+        return reply, HeldLease(self._link, reply.lease, reply.lease_ms, asked_at_ms)
+
+    async def get(self, scope: ScopeId, jobs: Sequence[GetJob], deadline_ms: int) -> None:
+        """Bring every job to its `result`. Raises only where the whole batch failed (no master, session over)."""
+        todo = [job for job in jobs if job.result is None]
+        while todo:
+            for job in todo:
+                job.tries += 1
+                job.result = None
+            await self._try(scope, todo, deadline_ms)
+            todo = [job for job in todo if self._worth_another_try(job, deadline_ms)]
+        for job in jobs:
+            self._count(job)
+
+    def _worth_another_try(self, job: GetJob, deadline_ms: int) -> bool:
+        """Something moved under the read: ask the master again. A miss is an answer."""
+        return (
+            isinstance(job.result, LeaseExpired | TransferFailed)
+            and job.tries < GET_TRIES
+            and self._link.now_ms() < deadline_ms
+        )
+
+    async def _try(self, scope: ScopeId, jobs: Sequence[GetJob], deadline_ms: int) -> None:
+        located, held = await self.locate(scope, [job.hash for job in jobs], deadline_ms)
+        async with held:
+            wanted = self._prepare(jobs, located)
+            while wanted:
+                wanted = await self._read_next_replicas(wanted, held, deadline_ms)
+
+    def _prepare(self, jobs: Sequence[GetJob], located: Located) -> list[_Wanted]:
+        wanted = []
+        for job, found in zip(jobs, located.objects, strict=True):
+            if isinstance(found, ErrorInfo):
+                job.result = found.error()
+                continue
+            try:
+                pieces = take(job.destination(found.size_bytes), found.size_bytes)
+            except InvalidArgument as error:
+                job.result = InvalidArgument(f"{job.name}: {error.message}", **error.fields)
+                continue
+            wanted.append(_Wanted(job, found, pieces))
+        return wanted
+
+    async def _read_next_replicas(self, wanted: list[_Wanted], held: HeldLease, deadline_ms: int) -> list[_Wanted]:
+        """Read a group of about GROUP_BYTES, each object from its next replica; return those that are not decided."""
+        batch: list[Read] = []
+        reading: list[_Wanted] = []
+        group_bytes = 0
+        rest: list[_Wanted] = []
+        for position, want in enumerate(wanted):
+            if group_bytes + want.info.size_bytes > GROUP_BYTES and batch:
+                rest = wanted[position:]
+                held.keep_alive()
+                break
+            extent = want.take_replica()
+            if extent is None:
+                want.job.result = self._no_replica_left(want)
+                continue
+            group_bytes += want.info.size_bytes
+            reading.append(want)
+            batch.append(Read(self._link.segment(extent.segment), extent.offset, extent.length, want.pieces))
+        if not batch:
+            return []
+        # Past the end of the lease the bytes could not be believed: no use in waiting longer for them.
+        timeout_s = min(self._link.remaining_s(deadline_ms), max(0.001, held.trusted_for_ms / 1_000))
+        outcomes = await self._fabrics.router.read(batch, timeout_s)
+        failed = [
+            want
+            for want, read, outcome in zip(reading, batch, outcomes, strict=True)
+            if not self._finish(want, read, outcome, held)
+        ]
+        self._statistics.replica_retries += sum(1 for want in failed if want.next_replica < len(want.info.extents))
+        return failed + rest
+
+    def _finish(self, want: _Wanted, read: Read, outcome: Outcome, held: HeldLease) -> bool:
+        """Let the bytes out, or note why not. True: this object is decided."""
+        error = outcome.error
+        if error is None:
+            try:
+                vouch = leave(held, want.info, outcome)
+            except LeaseExpired as lapsed:
+                self._statistics.leases_lapsed += 1
+                want.job.result = lapsed
+                return True
+            except ChecksumMismatch as mismatch:
+                self._statistics.checksum_mismatches += 1
+                error = mismatch
+            else:
+                self._statistics.read(outcome.scheme, want.info.size_bytes)
+                want.job.result = GetResult(want.info.size_bytes, vouch, outcome.scheme, read.segment.node)
+                return True
+        want.failures.append(f"{read.segment.node}: {error}")
+        want.last_error = error
+        return False
+
+    def _no_replica_left(self, want: _Wanted) -> PoolError:
+        tried = "; ".join(want.failures)
+        if isinstance(want.last_error, ChecksumMismatch):
+            return ChecksumMismatch(f"{want.job.name}: no replica holds the committed bytes ({tried})")
+        return TransferFailed(
+            f"{want.job.name}: none of {len(want.info.extents)} replica(s) could be read ({tried})",
+            replicas=len(want.info.extents),
+        )
+
+    def _count(self, job: GetJob) -> None:
+        if isinstance(job.result, KeyNotFound):
+            self._statistics.get_misses += 1
+        elif isinstance(job.result, PoolError):
+            self._statistics.gets_failed += 1
+        else:
+            self._statistics.gets += 1
