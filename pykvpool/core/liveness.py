@@ -73,8 +73,15 @@ def _resume(context: Context, session: Session) -> None:
     session.connected = True
     session.last_seen = context.now
     _set_suspect(context, session.id, False)
+    if session.role == "node":
+        context.run_later(_requeue(context))
     context.fences.resume(session.id)
     context.hash_requests.resume(session.id)
+
+
+def _requeue(context: Context) -> Work:
+    yield from context.state.evictor.requeue_elsewhere(context.new_slice())
+    return None
 
 
 def disconnected(context: Context, session_id: SessionId) -> None:
