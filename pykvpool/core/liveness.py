@@ -45,7 +45,7 @@ def _welcome(context: Context, event: Hello) -> Welcome:
     if event.role not in ROLES:
         raise InvalidArgument(f"role {event.role!r} is unknown: one of {', '.join(ROLES)}")
     sessions, config = context.state.sessions, context.config
-    session = sessions.by_name.get(event.name)
+    session = sessions.by_name.get(sessions.name_of(event.role, event.name))
     if session is not None and session.incarnation == event.incarnation:
         if session.role != event.role:
             raise InvalidArgument(f"session {event.name!r} is a {session.role}, it cannot come back as a {event.role}")

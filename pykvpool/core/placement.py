@@ -84,7 +84,9 @@ class Placement:
         nodes = len({segment.node for segment in fitting})
         if nodes < wish.min_granted:
             raise TooFewNodes(
-                f"{wish.min_granted} replicas are required, on distinct nodes: {nodes} nodes could hold one now",
+                f"{wish.min_granted} replicas on distinct nodes are required: {nodes} nodes could hold one now"
+                if nodes
+                else "no node lends memory to this pool at present: start one with `pykvpool node`",
                 required=wish.min_granted,
                 nodes=nodes,
             )

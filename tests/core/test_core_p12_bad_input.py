@@ -147,7 +147,7 @@ def test_p12_a_hello_with_a_bad_name_or_role_is_refused(world: World, name: str,
 def test_p12_a_session_does_not_change_its_role(world: World) -> None:
     world.hello("n", "client", incarnation=77)
     with pytest.raises(InvalidArgument, match="cannot come back"):
-        world.hello("n", "node", incarnation=77)
+        world.hello("n", "reader", incarnation=77)
 
 
 def test_p12_an_unknown_session_is_told_so(world: World) -> None:

@@ -24,7 +24,6 @@ from pykvpool.cli.bench import measure
 from pykvpool.cli.bench.cases import Plan
 from pykvpool.cli.bench.raw import Memcpy, Sender
 from pykvpool.cli.bench.results import (
-from pykvpool.cli.running import run
     Figures,
     Round,
     control_figure,
@@ -33,6 +32,7 @@ from pykvpool.cli.running import run
     transfer_figure,
 )
 from pykvpool.cli.processes import Children
+from pykvpool.cli.running import run
 from pykvpool.cli.servers import embedded_node
 from pykvpool.cli.supervised import ended_by, standard_input
 from pykvpool.client import Client
