@@ -194,12 +194,14 @@ class Evictor:
             if not path:
                 path.append(self._roots[0])
             top = path[-1]
+            # The root is asked at every step: a parent that came back since the last call took its children over.
+            is_ghost = catalog.state[path[0]] == GHOST
+            if not is_ghost or (len(path) == 1 and self._way_down(top) == NONE):
+                self._roots.popleft()
+                self._restart_walk()
+                continue
             if len(path) == 1:
-                if catalog.state[top] != GHOST or (child := self._way_down(top)) == NONE:
-                    self._roots.popleft()
-                    self._restart_walk()
-                    continue
-                path.append(child)
+                path.append(self._way_down(top))
                 continue
             if catalog.state[top] != RESIDENT or catalog.parent[top] != path[-2]:
                 path.pop()
