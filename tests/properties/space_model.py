@@ -192,8 +192,10 @@ class SpaceModel:
         for each in list(self.holdings):
             before = len(each.copies)
             each.copies = {i: extent for i, extent in each.copies.items() if extent.segment != segment}
-            if before and not each.copies:
+            if before and not each.copies and each.state == OPEN:
                 self.holdings.remove(each)
+            elif before and not each.copies and each.state == READABLE:
+                self.remove(each)
 
     def time_is(self, now: int) -> None:
         """Leases lapse; puts run out of time, and nobody knows what of them may still land."""
