@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pykvpool.errors import InvalidArgument, SegmentGone, StalePut
-from pykvpool.fabric.base import Peer
+from pykvpool.fabric.base import Peer, Write
+from pykvpool.fabric.checks import refuse_operation
 from pykvpool.fabric.exports import Export, ExportTable
 from pykvpool.memory.segment import MemorySegment
-from pykvpool.model.ids import PutId
+from pykvpool.model.ids import Generation, NodeName, PutId, SegmentId
+from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.runtime import real_runtime
 from tests.fabric.bench import BACKENDS, TIMEOUT_S, open_bench
 
@@ -25,6 +27,13 @@ def test_an_owner_refuses_a_reader_that_writes_whatever_that_reader_checked_itse
     assert isinstance(export.refuse_write(READER, 0, 1, PutId(1)), InvalidArgument)
     assert export.refuse_write(WRITER, 0, 1, PutId(1)) is None
     export.memory.close()
+
+
+def test_a_peer_that_may_only_read_refuses_to_write_before_anything_moves() -> None:
+    segment = SegmentDescriptor(SegmentId(1), Generation(1), NodeName("n"), SIZE, ())
+    write = Write(segment, 0, 1, [memoryview(b"x")], PutId(1))
+    assert isinstance(refuse_operation(write, READER), InvalidArgument)
+    assert refuse_operation(write, WRITER) is None
 
 
 def test_p5_bounds_are_exact_to_the_byte() -> None:

@@ -54,7 +54,9 @@ def test_p11_blocks_share_a_hash_exactly_if_nothing_tells_them_apart(batch: list
     # One request with a single thing changed is the hardest neighbour of another.
     first, other = batch[0], batch[1]
     place = data.draw(st.integers(0, len(first) - 1))
-    batch = [*batch, (*first[:place], other[place], *first[place + 1 :])]
+    at = data.draw(st.integers(0, len(first[3]) - 1))
+    prompt = [*first[3][:at], data.draw(tokens), *first[3][at + 1 :]]
+    batch = [*batch, (*first[:place], other[place], *first[place + 1 :]), (*first[:3], prompt, *first[4:])]
     hash_of: dict[object, bytes] = {}
     for algorithm, seed, size, prompt, salt, lora, items in batch:
         extras = HashExtras(salt, None if lora is None else LoraAdapter(*lora), items)

@@ -11,9 +11,11 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from pykvpool.model import commands
 from pykvpool.model.events import Request
+from pykvpool.model.ids import RequestId
 from pykvpool.model.replies import ErrorInfo
-from tests.core.test_core_histories import Histories
+from tests.core.test_core_histories import KEYS, Histories
 from tests.properties.budgets import budget
 from tests.properties.recording import FollowedWorld
 
@@ -50,6 +52,21 @@ class FollowedHistories(Histories):
         if not effects.facts:
             assert self.world.core.durable_state() == before
         assert not any(type(fact).__name__ == "PutOpened" for fact in effects.facts) or self.waiters_were_due()
+
+    @rule(number=st.integers(0, 1 << 16), key=st.sampled_from(KEYS))
+    def a_reply_that_was_acknowledged_out_of_turn_is_not_new_again(self, number: int, key: bytes) -> None:
+        """One slow request must not pin the replies to all later ones; a late duplicate of those is still none."""
+        client = self.client(number)
+        repeated = client.send(commands.Touch(self.world.scope, (key,)))
+        if client.reply(repeated) is None:
+            return
+        request = next(event for event, _, _ in reversed(self.world.history) if isinstance(event, Request))
+        client.last_request += 1
+        word = Request(client.id, RequestId(client.last_request), RequestId(0), commands.Heartbeat(), (repeated,))
+        self.world.step(word)
+        effects = self.world.repeat_unseen(request)
+        (answer,) = [reply for _, ident, reply in effects.replies if ident == repeated]
+        assert isinstance(answer, ErrorInfo) and "acknowledged" in answer.message
 
     def waiters_were_due(self) -> bool:
         """Somebody queued for room: a step may grant that, whatever the event."""

@@ -138,7 +138,7 @@ MUTATIONS = (
         name="local-buffers-released-before-the-drain",
         rule="design 5: a transfer ends when its completions are drained",
         file=WRITER,
-        old="            await drain(work)\n            raise\n",
+        old="                await drain(work)\n            raise\n",
         new="            raise\n",
         checks=_writer,
     ),
@@ -215,7 +215,7 @@ MUTATIONS = (
         file="pykvpool/node/mount.py",
         old="        await asyncio.gather(*(server.withdraw(self.memory.generation) for server in self._servers))\n",
         new="",
-        checks=selections("pool/test_replicas.py"),
+        checks=selections("node/test_node_duties.py"),
     ),
     Mutation(
         name="an-owner-hashes-a-byte-too-few",
