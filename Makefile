@@ -18,16 +18,19 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test lint types layers check bench reference clean
+.PHONY: help demo test test-mutations lint types layers check bench reference clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 demo: $(VENV)/.ready ## a master, nodes and engines on this machine, with and without the pool
 	@$(PYTHON) -m pykvpool demo $(ARGS)
 
 test: $(VENV)/.ready ## all tests
 	@$(PYTHON) -m pytest $(ARGS)
+
+test-mutations: $(VENV)/.ready ## break a copy of the pool in every known way: do the tests notice? (minutes)
+	@$(PYTHON) -m tests.mutations $(ARGS)
 
 lint: $(VENV)/.ready-lint ## ruff: rules and format
 	@$(PYTHON) -m ruff check .
