@@ -122,15 +122,30 @@ def test_p2_what_one_session_leases_is_capped_in_number_and_bytes(new_world: Any
     client.lease(b"b")
 
 
-def test_p2_leases_end_with_their_session(world: World) -> None:
+@pytest.mark.parametrize("lost", ["expired", "superseded"])
+def test_p2_a_reader_that_cannot_hear_us_keeps_its_leases_for_their_time(world: World, lost: str) -> None:
+    node = world.node("n", 64)
+    client, reader = world.client(), world.client("reader")
+    client.put(b"a")
+    reader.lease(b"a", lease_ms=20_000)
+    if lost == "expired":
+        reader.disconnect()
+    else:
+        world.client("reader")
+    world.idle(19_999, client, node)
+    assert not reader.is_alive()
+    assert is_full(client)
+    world.idle(1, client, node)
+    assert not is_full(client)
+
+
+def test_p2_leases_end_with_the_goodbye_of_their_session(world: World) -> None:
     world.node("n", 64)
     client, reader = world.client(), world.client("reader")
     client.put(b"a")
     reader.lease(b"a", lease_ms=60_000)
-    reader.disconnect()
-    world.idle(2_000, client)
-    assert is_full(client)
-    world.idle(2_000, client)
+    reader.send(commands.Goodbye())
+    world.settle()
     assert not is_full(client)
 
 
