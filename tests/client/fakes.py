@@ -33,6 +33,7 @@ class FakeSession:
     """Answers commands by type from `script`: a reply, an exception, or a callable that gives one."""
 
     script: dict[type, list]
+    name: str = "client"
     epoch: int = 1
     session_id: int = 5
     incarnation: int = 77
