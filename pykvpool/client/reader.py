@@ -53,19 +53,18 @@ class _Wanted:
 
     job: GetJob
     info: ObjectInfo
-    #: The segments of its extents, as they were described with them.
-    segments: Sequence[SegmentDescriptor]
+    #: Its copies in the order in which they are tried, with the segments as they were described with them.
+    replicas: Sequence[tuple[SegmentDescriptor, Extent]]
     pieces: Sequence[memoryview]
     next_replica: int = 0
     failures: list[str] = field(default_factory=list)
     last_error: PoolError | None = None
 
     def take_replica(self) -> tuple[SegmentDescriptor, Extent] | None:
-        position = self.next_replica
-        if position >= len(self.info.extents):
+        if self.next_replica >= len(self.replicas):
             return None
         self.next_replica += 1
-        return self.segments[position], self.info.extents[position]
+        return self.replicas[self.next_replica - 1]
 
 
 def leave(held: HeldLease, info: ObjectInfo, outcome: Outcome) -> Vouch:
@@ -118,7 +117,7 @@ class Reader:
                 job.result = None
             located, held = await self._locate(scope, [job.hash for job in todo], deadline_ms, life)
             async with held:
-                await self._read(self._prepare(todo, located), held, router, deadline_ms)
+                await self._read(self._prepare(todo, located, router), held, router, deadline_ms)
             todo = [job for job in todo if self._worth_another_try(job, deadline_ms)]
         for job in jobs:
             self._count(job)
@@ -135,7 +134,7 @@ class Reader:
         while wanted:
             wanted = await self._read_next_replicas(wanted, held, router, deadline_ms)
 
-    def _prepare(self, jobs: Sequence[GetJob], located: Located) -> list[_Wanted]:
+    def _prepare(self, jobs: Sequence[GetJob], located: Located, router: Router) -> list[_Wanted]:
         wanted = []
         for job, found in zip(jobs, located.objects, strict=True):
             if isinstance(found, ErrorInfo):
@@ -146,8 +145,10 @@ class Reader:
             except InvalidArgument as error:
                 job.result = InvalidArgument(f"{job.name}: {error.message}", **error.fields)
                 continue
-            segments = [self._link.segment(extent.segment) for extent in found.extents]
-            wanted.append(_Wanted(job, found, segments, pieces))
+            replicas = [(self._link.segment(extent.segment), extent) for extent in found.extents]
+            if len(replicas) > 1:  # the master's order, but for those that failed us a moment ago
+                replicas.sort(key=lambda replica: router.doubts(replica[0]))
+            wanted.append(_Wanted(job, found, replicas, pieces))
         return wanted
 
     async def _read_next_replicas(
@@ -181,7 +182,7 @@ class Reader:
             for want, read, outcome in zip(reading, batch, outcomes, strict=True)
             if not self._finish(want, read, outcome, held)
         ]
-        self._statistics.replica_retries += sum(1 for want in failed if want.next_replica < len(want.info.extents))
+        self._statistics.replica_retries += sum(1 for want in failed if want.next_replica < len(want.replicas))
         return failed + rest
 
     def _finish(self, want: _Wanted, read: Read, outcome: Outcome, held: HeldLease) -> bool:

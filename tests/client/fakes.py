@@ -66,6 +66,7 @@ class FakeRouter:
         self.memory = {99: bytearray(1 << 20), 98: bytearray(1 << 20)}
         self.before = None
         self.sum_seen = True
+        self.doubted = ()
 
     async def _run(self, operation):
         if self.before is not None:
@@ -91,6 +92,9 @@ class FakeRouter:
 
     async def write(self, batch: list[Write], timeout_s: float) -> list[Outcome]:
         return [await self._run(operation) for operation in batch]
+
+    def doubts(self, segment):
+        return segment in self.doubted
 
     async def map_view(self, segment, offset, length):
         return None

@@ -170,3 +170,11 @@ async def test_a_get_ends_with_its_deadline():
     with pytest.raises(DeadlineExceeded):
         await get(bench)
     await bench.end()
+
+
+async def test_a_replica_that_failed_a_moment_ago_is_read_last():
+    bench = bench_with(located(both=True))
+    bench.router.doubted = (SEGMENT,)
+    result, target = await get(bench)
+    assert (result.node, target) == ("n1", VALUE)
+    assert bench.statistics.replica_retries == 0
