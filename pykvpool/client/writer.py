@@ -33,6 +33,8 @@ PUT_TRIES = 3
 #: A cancelled put lets a write that is under way finish for this long, because a finished write is certain and a broken
 #: one leaves its extent in quarantine. Writes take milliseconds; only a peer that hangs meets this bound.
 CANCEL_GRACE_S = 1.0
+#: How long after its deadline a put that waited still takes the master's decision.
+DECISION_GRACE_MS = 1_000
 #: Granted objects are written and committed in groups of about this many bytes: large enough that the two requests
 #: around a group cost nothing, small enough that the first blocks of a huge batch are readable long before its last.
 GROUP_BYTES = 128 << 20
@@ -161,13 +163,14 @@ class _Batch:
         tickets = tuple(self._waiting)
         jobs = list(self._waiting.values())
         try:
-            left_s = self._link.remaining_s(self._deadline_ms)
-            # The master answers at the deadline at the latest; it gets a moment more to do so.
-            command = PutWait(tickets, int(left_s * 1_000))
-            reply = await self._link.call(command, PutStarted, self._deadline_ms + 1_000, self._life)
+            # The master decides each ticket by its deadline; what it says then (why the pool is full) is worth a moment.
+            left_ms = int(self._link.remaining_s(self._deadline_ms) * 1_000)
+            command = PutWait(tickets, left_ms + DECISION_GRACE_MS // 2)
+            reply = await self._link.call(command, PutStarted, self._deadline_ms + DECISION_GRACE_MS, self._life)
         except DeadlineExceeded:
             for job in jobs:
                 job.result = DeadlineExceeded("the deadline passed while the put waited for room or for another writer")
+            self._give_up_rest()
             return
         await self._carry_out(reply, jobs)
 
