@@ -29,6 +29,8 @@ SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 KEEPALIVE_IDLE_S = 15
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_PROBES = 4
+#: Times within its limit that a `ProgressWatch` looks: it is late by one such part at most.
+LOOKS = 4
 
 
 class StreamSocket:
@@ -196,24 +198,32 @@ class ProgressWatch:
         self._stream = stream
         self._limit_s = limit_s
         self._seen_bytes = stream.moved_bytes
+        self._silent_looks = 0
         #: It did.
         self.stalled = False
 
     def __enter__(self) -> ProgressWatch:
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._limit_s, self._look)
+        self._wait()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._timer.cancel()
 
+    def _wait(self) -> None:
+        self._timer = self._loop.call_later(self._limit_s / LOOKS, self._look)
+
     def _look(self) -> None:
-        if self._stream.moved_bytes == self._seen_bytes:
-            self.stalled = True
-            self._stream.abort(Unavailable(f"the peer hangs: nothing has moved for {self._limit_s:g} s"))
+        if self._stream.moved_bytes != self._seen_bytes:
+            self._seen_bytes = self._stream.moved_bytes
+            self._silent_looks = 0
+        else:
+            self._silent_looks += 1
+        if self._silent_looks < LOOKS:
+            self._wait()
             return
-        self._seen_bytes = self._stream.moved_bytes
-        self._timer = self._loop.call_later(self._limit_s, self._look)
+        self.stalled = True
+        self._stream.abort(Unavailable(f"the peer hangs: nothing has moved for {self._limit_s:g} s"))
 
 
 class HandshakeStream:
