@@ -163,7 +163,7 @@ class _Batch:
         tickets = tuple(self._waiting)
         jobs = list(self._waiting.values())
         try:
-            # The master decides each ticket by its deadline; what it says then (why there is no room) is worth a moment.
+            # The master decides each ticket by its deadline; what it says then (why no room) is worth a moment.
             left_ms = int(self._link.remaining_s(self._deadline_ms) * 1_000)
             command = PutWait(tickets, left_ms + DECISION_GRACE_MS // 2)
             reply = await self._link.call(command, PutStarted, self._deadline_ms + DECISION_GRACE_MS, self._life)

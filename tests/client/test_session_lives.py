@@ -3,9 +3,12 @@ again, so the same numbers name other puts, leases and segments there."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pykvpool.client import writer as writer_module
+from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.reader import GetJob, Reader
 from pykvpool.client.types import PutOptions
@@ -101,3 +104,23 @@ async def test_p2_a_lease_of_an_earlier_life_is_neither_renewed_nor_released_in_
     held.release()
     await bench.end()
     assert bench.session.sent == []
+
+
+async def test_p2_the_fabrics_of_an_earlier_life_are_closed_to_the_end_whoever_stops_waiting():
+    gate, closed = asyncio.Event(), []
+
+    class SlowRouter(FakeRouter):
+        async def close(self) -> None:
+            await gate.wait()
+            closed.append(self)
+
+    fabrics = Fabrics(SlowRouter)
+    old = fabrics.router
+    renewing = asyncio.ensure_future(fabrics.renew())
+    await asyncio.sleep(0)
+    renewing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await renewing
+    gate.set()
+    await fabrics.close()
+    assert closed == [old, fabrics.router]
