@@ -93,17 +93,20 @@ class Writer:
         self._statistics = statistics
 
     async def put(self, scope: ScopeId, jobs: Sequence[PutJob], options: PutOptions, deadline_ms: int) -> None:
-        """Bring every job to its `result`. Raises only where the whole batch failed (no master, session over)."""
+        """Bring every job to its `result`. Raises only where the whole batch failed (no master, session over); what may
+        be tried again in another session has no result then."""
         todo = [job for job in jobs if job.result is None]
         life, router = self._link.life, self._fabrics.router
         while todo:
             for job in todo:
                 job.tries += 1
-            await _Batch(self._link, router, life, self._statistics, scope, todo, options, deadline_ms).run()
-            todo = [job for job in todo if self._worth_another_try(job, deadline_ms)]
+            try:
+                await _Batch(self._link, router, life, self._statistics, scope, todo, options, deadline_ms).run()
+            finally:
+                todo = [job for job in todo if self._worth_another_try(job, deadline_ms)]
+                for job in todo:
+                    job.result = None
             self._statistics.put_retries += len(todo)
-            for job in todo:
-                job.result = None
 
     def _worth_another_try(self, job: PutJob, deadline_ms: int) -> bool:
         """The replicas failed, not the pool: others may do better."""
@@ -293,13 +296,10 @@ class _Batch:
         self._link.tell(command, self._life)
 
     def _give_up_rest(self) -> None:
-        """Whatever is left open when the batch is left: nothing is, unless it failed or was cancelled."""
+        """Whatever is left open when the batch is left: nothing is, unless it failed, was cancelled or is late."""
         if self._open:
             self._revoke(self._open)
             self._open.clear()
         if self._waiting:
-            undecided = [job for job in self._waiting.values() if job.result is None]
-            for job in undecided:
-                job.result = DeadlineExceeded("the put was given up while it waited")
             self._link.tell(PutForget(tuple(self._waiting)), self._life)
             self._waiting.clear()

@@ -15,9 +15,9 @@ from pykvpool.client.types import PutOptions
 from pykvpool.client.writer import PutJob, Writer
 from pykvpool.errors import SessionExpired, Unavailable
 from pykvpool.fabric.base import Outcome
-from pykvpool.model.commands import GetReplicas, PutEnd, PutForget, PutRevoke, PutStart, Release, Renew
+from pykvpool.model.commands import GetReplicas, PutEnd, PutForget, PutRevoke, PutStart, PutWait, Release, Renew
 from pykvpool.model.objects import ObjectInfo, SegmentDescriptor
-from pykvpool.model.replies import Done, Located, PutGrant, PutStarted
+from pykvpool.model.replies import Done, Located, Pending, PutGrant, PutStarted
 from tests.client.fakes import OTHER, SEGMENT, Bench, FakeRouter, extent
 
 VALUE = b"bytes of a block"
@@ -72,6 +72,23 @@ async def test_p2_nothing_is_written_in_a_later_life_under_a_grant_of_an_earlier
         await put(bench, job(b"a"), job(b"b"))
     await bench.end()
     assert later == []
+
+
+async def test_what_waited_or_failed_when_the_session_was_lost_can_be_tried_in_the_next(monkeypatch):
+    monkeypatch.setattr(writer_module, "GROUP_BYTES", 1)
+    bench = bench_with(PutGrant(1, (extent(SEGMENT, 0, len(VALUE)),)), PutGrant(2, (extent(SEGMENT, 64, len(VALUE)),)))
+    bench.router.before = lambda operation: None if operation.offset else Outcome(error=Unavailable("cut off"))
+    bench.session.script[PutEnd] = [SessionExpired("fell silent")]
+    failed, uncommitted = job(b"a"), job(b"b")
+    with pytest.raises(SessionExpired):
+        await put(bench, failed, uncommitted)
+    assert (failed.result, uncommitted.result) == (None, None)
+    bench.session.script |= {PutStart: [PutStarted((Pending(3, False),))], PutWait: [SessionExpired("fell silent")]}
+    waiting = job(b"c")
+    with pytest.raises(SessionExpired):
+        await put(bench, waiting)
+    assert waiting.result is None
+    await bench.end()
 
 
 async def test_p1_extents_of_an_earlier_life_are_read_where_that_life_said_they_are():
