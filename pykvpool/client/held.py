@@ -38,7 +38,7 @@ class HeldLease:
     @property
     def trusted(self) -> bool:
         """The objects are certainly still guarded now."""
-        return self.lease is not None and self._link.now_ms() < self._trusted_until_ms
+        return self.lease is not None and not self._link.leaving and self._link.now_ms() < self._trusted_until_ms
 
     @property
     def trusted_for_ms(self) -> int:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pykvpool.client import PutItem
-from pykvpool.errors import Closed, InvalidArgument, KeyConflict, KeyNotFound, LimitExceeded
+from pykvpool.errors import Closed, InvalidArgument, KeyConflict, KeyNotFound, LimitExceeded, StaleView
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Pin, Vouch
 from tests.pool.cluster import MIB
@@ -158,6 +158,21 @@ async def test_namespaces_do_not_see_each_other(pool):
     assert (await red.get("k"), await blue.get("k")) == (b"red", b"blue!")
     assert (await red.remove_all()).count == 1
     assert await blue.get("k") == b"blue!"
+
+
+async def test_p2_a_view_that_outlives_its_client_is_stale_as_the_goodbye_ended_its_lease(pool):
+    client = await pool.client()
+    await client.put("k", pattern(MIB))
+    view = await client.view("k")
+    await view.__aenter__()
+    await client.close()
+    if not view.zero_copy:
+        assert view.data == pattern(MIB)
+        return
+    with pytest.raises(StaleView):
+        _ = view.data
+    with pytest.raises(StaleView):
+        await view.__aexit__(None, None, None)
 
 
 async def test_a_close_that_is_cancelled_goes_on_and_the_next_one_waits_for_it(pool):
