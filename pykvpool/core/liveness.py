@@ -100,6 +100,17 @@ def goodbye(context: Context, session: Session) -> None:
     end_session(context, session, "goodbye")
 
 
+def spare_sessions(context: Context) -> None:
+    """We were away ourselves (stopped, suspended): silence of that time proves nothing, all begin to be silent now.
+
+    Leases are not spared: their holders' time went on.
+    """
+    for session in context.state.sessions.by_id.values():
+        session.last_seen = context.now
+        if not session.connected:
+            session.disconnected_at = context.now
+
+
 def expire_sessions(context: Context) -> bool:
     """End sessions that fell silent, one slice; True: there is more."""
     work = context.new_slice()
