@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics, PutOptions, PutResult
-from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, TransferFailed
+from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, SegmentGone, StalePut, TransferFailed
 from pykvpool.fabric.base import Outcome, Write
 from pykvpool.fabric.router import Router
 from pykvpool.memory.copying import checksum
@@ -28,7 +28,7 @@ from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.model.replies import Done, ErrorInfo, Existing, Pending, PutGrant, PutStarted
 from pykvpool.runtime import drain
 
-#: Times a put whose replicas all failed is started anew on others, within its deadline.
+#: Times a put whose replicas all failed, or went with their node, is started anew on others, within its deadline.
 PUT_TRIES = 3
 #: A cancelled put lets a write that is under way finish for this long, because a finished write is certain and a broken
 #: one leaves its extent in quarantine. Writes take milliseconds; only a peer that hangs meets this bound.
@@ -109,8 +109,12 @@ class Writer:
             self._statistics.put_retries += len(todo)
 
     def _worth_another_try(self, job: PutJob, deadline_ms: int) -> bool:
-        """The replicas failed, not the pool: others may do better."""
-        return isinstance(job.result, TransferFailed) and job.tries < PUT_TRIES and self._link.now_ms() < deadline_ms
+        """The replicas failed, or their segments went, not the pool: others may do better."""
+        return (
+            isinstance(job.result, TransferFailed | StalePut | SegmentGone)
+            and job.tries < PUT_TRIES
+            and self._link.now_ms() < deadline_ms
+        )
 
 
 class _Batch:

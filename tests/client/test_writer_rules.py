@@ -8,7 +8,7 @@ import pytest
 
 from pykvpool.client.types import PutOptions
 from pykvpool.client.writer import PutJob, Writer
-from pykvpool.errors import DeadlineExceeded, PoolFull, TransferFailed, Unavailable
+from pykvpool.errors import DeadlineExceeded, PoolFull, SegmentGone, StalePut, TransferFailed, Unavailable
 from pykvpool.fabric.base import Outcome
 from pykvpool.memory.copying import checksum
 from pykvpool.model.commands import PutEnd, PutForget, PutRevoke, PutStart, PutWait
@@ -226,3 +226,14 @@ async def test_the_masters_reason_why_there_was_no_room_is_waited_for_a_moment_b
     assert isinstance(result, PoolFull)
     [wait] = bench.session.of(PutWait)
     assert wait.timeout_ms > 30_000
+
+
+async def test_p8_a_put_whose_node_went_under_it_is_started_anew_on_another():
+    went_before = [ErrorInfo.of(SegmentGone("the segment went before its extents were told"))]
+    bench = bench_with(went_before, [grant(7)], [grant(8, 64)])
+    went_while_writing = Done((ErrorInfo.of(StalePut("put 7 is not open any more")),))
+    bench.session.script[PutEnd] = [went_while_writing, Done()]
+    [result] = await put(bench, job())
+    assert result.replicas == 1
+    assert [end.puts for end in bench.session.of(PutEnd)] == [(7,), (8,)]
+    assert bench.statistics.put_retries == 2
