@@ -1,0 +1,93 @@
+# Every target works as the first command in a fresh clone: it makes .venv when that is missing or stale, and touches
+# the network only then. Needs Python 3.11 or newer; on Debian, root gets python3-venv by itself.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PIP := PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip --quiet --disable-pip-version-check --no-input
+#: Extra arguments, for example: make test ARGS="tests/config -k token", make demo ARGS="--seed 7"
+ARGS :=
+
+# The stamp holds the directory it was made in: an editable install does not survive being moved. A Python that was
+# removed leaves a .venv that cannot run. Both start over.
+ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && echo works),$(CURDIR) works)
+$(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
+endif
+
+.PHONY: help demo test lint types layers check bench reference clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+demo: $(VENV)/.ready ## a master, nodes and engines on this machine, with and without the pool
+	@$(PYTHON) -m pykvpool demo $(ARGS)
+
+test: $(VENV)/.ready ## all tests
+	@$(PYTHON) -m pytest $(ARGS)
+
+lint: $(VENV)/.ready-lint ## ruff: rules and format
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+
+types: $(VENV)/.ready-lint ## mypy, strict
+	@$(PYTHON) -m mypy
+
+layers: $(VENV)/.ready-lint ## import-linter: who may import whom
+	@$(VENV)/bin/lint-imports
+
+check: lint types layers ## all three
+
+bench: $(VENV)/.ready ## measure this machine, and the pool beside it
+	@$(PYTHON) -m pykvpool bench $(ARGS)
+
+reference: $(VENV)/.ready ## write the generated pages of docs/ anew
+	@$(PYTHON) -m pykvpool.observe.reference docs
+
+clean: ## remove .venv and everything that can be made again
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The first Python that is new enough, works, and can make a venv; else the first that only lacks ensurepip, which
+# Debian ships apart.
+define find_python
+usable=; bare=; \
+for candidate in python3.13 python3.12 python3.11 python3; do \
+    command -v $$candidate >/dev/null || continue; \
+    $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+    if $$candidate -c 'import ensurepip, venv' 2>/dev/null; then usable=$$candidate; break; fi; \
+    bare=$${bare:-$$candidate}; \
+done; \
+if [ -z "$$usable$$bare" ]; then \
+    echo "No Python 3.11 or newer found. On Debian: apt-get install python3 python3-venv" >&2; exit 1; \
+fi
+endef
+
+define install_venv_module
+package=$$($$bare -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+    echo "$$bare cannot make virtual environments. Run: sudo apt-get install $$package" >&2; exit 1; \
+fi; \
+echo "Installing $$package"; \
+export DEBIAN_FRONTEND=noninteractive; \
+apt-get install -y -qq $$package >/dev/null 2>&1 </dev/null \
+    || { apt-get update -qq </dev/null && apt-get install -y -qq $$package >/dev/null </dev/null; }; \
+usable=$$bare
+endef
+
+$(VENV)/.ready: pyproject.toml
+	@$(find_python); if [ -z "$$usable" ]; then $(install_venv_module); fi; \
+	echo "Making $(VENV) with $$($$usable -V) (once; a minute or so)"; \
+	rm -f $(VENV)/.ready $(VENV)/.ready-lint; \
+	[ -x $(PYTHON) ] && $(PYTHON) -m pip --version >/dev/null 2>&1 || $$usable -m venv --clear $(VENV)
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@$(PIP) install --editable . --group test
+	@echo "$(CURDIR)" > $@
+
+$(VENV)/.ready-lint: $(VENV)/.ready
+	@echo "Adding the linters to $(VENV)"
+	@$(PIP) install --group lint
+	@touch $@

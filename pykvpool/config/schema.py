@@ -1,0 +1,178 @@
+"""Every key there is: name, kind, default, meaning. Everything else in this package is derived from these classes.
+
+The file has one table per section; a variable is ``PYKVPOOL_`` + section + key, but the keys of `[pool]`, which all
+parts share, go without their section (``PYKVPOOL_MASTER``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pykvpool.config.kinds import Address, Choice, Kind, Listen, Several, Text
+from pykvpool.config.quantities import Duration, Ratio, Size, Whole
+from pykvpool.model.commands import MAX_REPLICAS
+from pykvpool.model.keys import DEFAULT_NAMESPACE
+
+T = TypeVar("T")
+
+ENVIRONMENT_PREFIX = "PYKVPOOL_"
+#: Section whose keys have no section in their variables.
+SHARED_SECTION = "pool"
+#: A day. Times beyond it are mistakes of a unit.
+DAY_MS = 86_400_000
+#: How blocks can move, cheapest first.
+FABRICS = ("inproc", "shm", "rdma", "tcp")
+
+_fabrics = Several(Choice(FABRICS))
+_milliseconds = Duration(1, DAY_MS, 1)
+_count = Whole(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key, as the rest of this package sees it."""
+
+    section: str
+    name: str
+    kind: Kind[object]
+    default: object
+    meaning: str
+    #: Flag of the command line that sets it.
+    flag: str
+    #: Never shown.
+    secret: bool
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        section = "" if self.section == SHARED_SECTION else self.section.upper() + "_"
+        return ENVIRONMENT_PREFIX + section + self.name.upper()
+
+
+def key(default: T, kind: Kind[T], meaning: str, *, flag: str = "", secret: bool = False) -> T:
+    """Declare a key of a section (a dataclass field with what `Key` needs in its metadata)."""
+    metadata = {"kind": kind, "meaning": meaning, "flag": flag, "secret": secret}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """What all parts of one pool share."""
+
+    master: tuple[str, ...] = key(
+        ("tcp://127.0.0.1:7000",), Several(Address()), "Addresses of the master, tried in order."
+    )
+    cluster: str = key(
+        "", Text("a cluster id"), "Id of the cluster: another one is refused at the handshake. Empty takes any."
+    )
+    token: str = key(
+        "", Text("a token"), "Shared secret that both ends of a connection prove. Empty: none.", secret=True
+    )
+    token_file: str = key("", Text("a path"), "File whose first line is the token, instead of `token`.")
+
+
+@dataclass(frozen=True, slots=True)
+class MasterConfig:
+    """The master. The numbers of its decisions have the names of `pykvpool.core.config.CoreConfig`."""
+
+    listen: tuple[str, ...] = key(("tcp://127.0.0.1:7000",), Several(Address()), "Addresses it listens on.")
+    http_listen: str = key("", Listen(), "Where it serves health, metrics and state. Empty: nowhere.", flag="--http")
+    session_ttl_ms: int = key(10_000, _milliseconds, "A session without a sign of life for this long is expired.")
+    reconnect_grace_ms: int = key(
+        3_000, Duration(0, DAY_MS, 1), "A session whose connection is gone may come back within this time."
+    )
+    lease_ms: int = key(10_000, _milliseconds, "Lease granted where the reader names none.")
+    max_lease_ms: int = key(60_000, _milliseconds, "Longest lease that one grant or renewal may ask for.")
+    max_lease_lifetime_ms: int = key(600_000, _milliseconds, "A lease is not renewed past this age.")
+    max_leases_per_session: int = key(65_536, _count, "Most leases one session may hold.")
+    max_leased_ratio_per_session: float = key(
+        1.0, Ratio(), "Most bytes under one session's leases, as a part of the pool's capacity."
+    )
+    put_ttl_ms: int = key(120_000, _milliseconds, "An unfinished put of a live session is closed after this long.")
+    max_wait_ms: int = key(300_000, Duration(0, DAY_MS, 1), "Longest a key may queue for room or for another writer.")
+    max_waiting: int = key(
+        1_048_576, Whole(0), "Most keys queued for room in the whole pool; more get PoolFull at once."
+    )
+    max_requests_per_session: int = key(1_024, _count, "Requests in flight, and replies kept for repeats, per session.")
+    alignment_bytes: int = key(64, Size(1), "Extents begin at multiples of this: a power of two.")
+    slice_objects: int = key(2_000, _count, "Objects handled per slice of long work.")
+    policy: str = key("lru", Choice(("lru", "fifo")), "Eviction policy.")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """A node: a process that lends memory."""
+
+    name: str = key(
+        "", Text("a name"), "Unique name in the cluster; a restarted node keeps it. Empty: the host's name."
+    )
+    segment_size: int = key(1024**3, Size(1), "Memory it lends.")
+    data_listen: str = key("tcp://127.0.0.1:0", Address(), "Where it serves blocks over TCP; port 0 takes a free one.")
+    advertise: str = key(
+        "", Text("a host name or IP address"), "Host under which others reach it. Empty: the host it listens on."
+    )
+    shm_dir: str = key(
+        "", Text("a directory"), "Directory of its UNIX socket for shared memory. Empty: the user's runtime directory."
+    )
+    fabrics: tuple[str, ...] = key(("inproc", "shm", "tcp"), _fabrics, "How blocks may move.", flag="--fabric")
+    http_listen: str = key("", Listen(), "Where it serves health and metrics. Empty: nowhere.", flag="--http")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """A client: a process that puts and gets."""
+
+    name: str = key("", Text("a name"), "Unique name in the cluster. Empty: made from host and process.")
+    role: str = key("client", Choice(("client", "reader")), "A reader may not write.")
+    namespace: str = key(DEFAULT_NAMESPACE, Text("a namespace"), "Keeps keys of different users apart.")
+    replicas: int = key(1, Whole(1, MAX_REPLICAS), "Copies of each object, on different nodes.")
+    min_replicas: int = key(1, Whole(1, MAX_REPLICAS), "Fewest copies with which a put succeeds.")
+    timeout_s: float = key(30.0, Duration(0.001, 86_400.0, 1_000), "Deadline of a call, waiting for room included.")
+    fabrics: tuple[str, ...] = key(("inproc", "shm", "tcp"), _fabrics, "How blocks may move.", flag="--fabric")
+    verify: str = key(
+        "seen",
+        Choice(("seen", "staged")),
+        "`seen` verifies checksums where the CPU sees the bytes anyway; `staged` makes it see all of them.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What is logged."""
+
+    level: str = key("info", Choice(("debug", "info", "warning", "error")), "Least grave level that is logged.")
+
+
+#: Sections by name, in the order of the file.
+SECTIONS: dict[str, type[Any]] = {
+    "pool": PoolConfig,
+    "master": MasterConfig,
+    "node": NodeConfig,
+    "client": ClientConfig,
+    "log": LogConfig,
+}
+
+
+def section_keys(section: str) -> Iterator[Key]:
+    """Keys of one section, in order."""
+    for each in dataclasses.fields(SECTIONS[section]):
+        flag = each.metadata["flag"] or "--" + each.name.replace("_", "-")
+        yield Key(
+            section,
+            each.name,
+            each.metadata["kind"],
+            each.default,
+            each.metadata["meaning"],
+            flag,
+            each.metadata["secret"],
+        )
+
+
+#: Every key by its path, for example ``node.segment_size``.
+KEYS: dict[str, Key] = {each.path: each for section in SECTIONS for each in section_keys(section)}
