@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
+from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics
 from pykvpool.errors import Closed, InvalidArgument, PoolError, SessionExpired
-from pykvpool.fabric.router import Router
 from pykvpool.model.keys import Scope
 
 T = TypeVar("T")
@@ -18,9 +19,12 @@ T = TypeVar("T")
 class ClientBase:
     """One session with a pool, its fabrics and its life."""
 
-    def __init__(self, link: MasterLink, router: Router, namespace: str, timeout_s: float) -> None:
+    def __init__(self, link: MasterLink, fabrics: Fabrics, namespace: str, timeout_s: float) -> None:
         self._link = link
-        self._router = router
+        self._fabrics = fabrics
+        #: Incarnation that the present fabrics announce.
+        self._fabrics_of = link.session.incarnation
+        self._renewing = asyncio.Lock()
         self._timeout_s = timeout_s
         self.namespace = namespace
         #: Scope of plain keys.
@@ -41,7 +45,7 @@ class ClientBase:
         if self._closed:
             return
         self._closed = True
-        await self._router.close()
+        await self._fabrics.close()
         await self._link.close()
 
     async def __aenter__(self) -> Self:
@@ -65,12 +69,22 @@ class ClientBase:
 
     async def _in_session(self, run: Callable[[], Awaitable[T]]) -> T:
         """Run once more where the session was lost underneath (the master gave us up, or was restarted)."""
+        incarnation = self._link.session.incarnation
         try:
             return await run()
         except SessionExpired:
-            await self._link.session.renew_session()
-            self._statistics.sessions_renewed += 1
+            await self._renew(incarnation)
             return await run()
+
+    async def _renew(self, lost_incarnation: int) -> None:
+        """Open a new session, once for all the calls that found the old one lost."""
+        async with self._renewing:
+            if self._link.session.incarnation == lost_incarnation:
+                await self._link.session.renew_session()
+            if self._fabrics_of != self._link.session.incarnation:
+                self._fabrics_of = self._link.session.incarnation
+                self._statistics.sessions_renewed += 1
+                await self._fabrics.renew()
 
 
 def chunked(values: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pykvpool.client.base import chunked, decided, value_of
+from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.hooks import SessionHooks
 from pykvpool.client.link import MasterLink
@@ -28,7 +29,8 @@ from pykvpool.errors import InvalidArgument, PoolError
 from pykvpool.fabric.base import Peer
 from pykvpool.fabric.registry import FabricSettings, make_clients
 from pykvpool.fabric.router import Router
-from pykvpool.memory.buffers import BufferLike, RegisteredBuffer, RegisteredBuffers, fresh_bytes, pieces_of
+from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_pieces
+from pykvpool.memory.fresh import fresh_bytes
 from pykvpool.model.commands import MAX_REPLICAS
 from pykvpool.model.keys import DEFAULT_NAMESPACE, Scope, key_bytes, key_text
 from pykvpool.model.objects import Pin, Vouch
@@ -48,12 +50,14 @@ DEFAULT_TIMEOUT_S = 30.0
 class Client(Verbs):
     """One session with a pool. Make it with `Client.connect`; close it with `close` or ``async with``."""
 
-    def __init__(self, link: MasterLink, router: Router, namespace: str, options: PutOptions, timeout_s: float) -> None:
-        super().__init__(link, router, namespace, timeout_s)
+    def __init__(
+        self, link: MasterLink, fabrics: Fabrics, namespace: str, options: PutOptions, timeout_s: float
+    ) -> None:
+        super().__init__(link, fabrics, namespace, timeout_s)
         self._options = options
-        self._writer = Writer(link, router, self._statistics)
-        self._reader = Reader(link, router, self._statistics)
-        self._registered = RegisteredBuffers()
+        self._writer = Writer(link, fabrics, self._statistics)
+        self._reader = Reader(link, fabrics, self._statistics)
+        self._registered = BufferRegistry()
 
     @classmethod
     async def connect(
@@ -106,16 +110,19 @@ class Client(Verbs):
             on_orphan_reply=hooks.orphan_reply,
         )
         try:
-            peer = Peer(name, session.incarnation, writable=role != "reader")
-            settings = FabricSettings(peer=peer, token=token, cluster=session.cluster, runtime=runtime)
-            clients = make_clients(fabrics, settings)
+
+            def make_router() -> Router:
+                peer = Peer(name, session.incarnation, writable=role != "reader")
+                settings = FabricSettings(peer=peer, token=token, cluster=session.cluster, runtime=runtime)
+                return Router(make_clients(fabrics, settings), runtime.clock)
+
+            reach = Fabrics(make_router)
         except BaseException:
             await session.close()
             raise
         link = MasterLink(session, runtime)
         hooks.link = link
-        router = Router(clients, runtime.clock)
-        return cls(link, router, namespace, PutOptions(replicas, min_replicas), timeout_s)
+        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s)
 
     # -- put -------------------------------------------------------------------------------------------------------
 
@@ -243,7 +250,7 @@ class Client(Verbs):
             raise InvalidArgument(f"{len(keys)} keys but {len(buffers)} buffers: one buffer per key is needed")
 
         def destination(buffer: Data) -> Callable[[int], Sequence[memoryview]]:
-            return lambda size_bytes: pieces_of(buffer, writable=True)
+            return lambda size_bytes: as_pieces(buffer, writable=True)
 
         jobs = [_get_job(key, destination(buffer)) for key, buffer in zip(keys, buffers, strict=True)]
         return await self._get(jobs, scope, timeout_s)
@@ -280,7 +287,7 @@ class Client(Verbs):
                 raise found.error()
             for extent in found.extents:
                 segment = self._link.segment(extent.segment)
-                mapped = await self._router.map_view(segment, extent.offset, extent.length)
+                mapped = await self._fabrics.router.map_view(segment, extent.offset, extent.length)
                 if mapped is not None:
                     held.check()
                     return View(mapped.data, held, Vouch.LEASE, mapped.scheme, segment.node)
@@ -304,14 +311,14 @@ class Client(Verbs):
 
     # -- the caller's memory ---------------------------------------------------------------------------------------
 
-    def register(self, buffer: BufferLike) -> RegisteredBuffer:
+    def register(self, buffer: object) -> RegisteredBuffer:
         """Announce memory that transfers will use again and again (fabrics that need it register it once)."""
         self._check_open()
-        return self._registered.add(buffer)
+        return self._registered.register(buffer)
 
     def unregister(self, buffer: RegisteredBuffer) -> None:
         """Take it back. Harmless for one that is not registered."""
-        self._registered.discard(buffer)
+        self._registered.unregister(buffer)
 
 
 def _check_replicas(replicas: int, min_replicas: int) -> None:
@@ -326,7 +333,7 @@ def _put_job(item: PutItem) -> PutJob:
     try:
         hash_ = key_bytes(item.key)
         parent = None if item.parent is None else key_bytes(item.parent)
-        pieces = pieces_of(item.data, writable=False)
+        pieces = as_pieces(item.data, writable=False)
         size_bytes = sum(piece.nbytes for piece in pieces)
         if not size_bytes:
             raise InvalidArgument(f"{key_text(hash_)}: the value is empty: an object has at least one byte")

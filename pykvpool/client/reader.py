@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics, GetResult
 from pykvpool.errors import ChecksumMismatch, InvalidArgument, KeyNotFound, LeaseExpired, PoolError, TransferFailed
 from pykvpool.fabric.base import Outcome, Read
-from pykvpool.fabric.router import Router
 from pykvpool.memory.buffers import take
 from pykvpool.model.commands import GetReplicas
 from pykvpool.model.ids import ScopeId
@@ -87,9 +87,9 @@ def leave(held: HeldLease, info: ObjectInfo, outcome: Outcome) -> Vouch:
 class Reader:
     """Runs get batches for one client. Holds no state between them."""
 
-    def __init__(self, link: MasterLink, router: Router, statistics: ClientStatistics) -> None:
+    def __init__(self, link: MasterLink, fabrics: Fabrics, statistics: ClientStatistics) -> None:
         self._link = link
-        self._router = router
+        self._fabrics = fabrics
         self._statistics = statistics
 
     async def locate(self, scope: ScopeId, hashes: Sequence[bytes], deadline_ms: int) -> tuple[Located, HeldLease]:
@@ -162,7 +162,7 @@ class Reader:
             return []
         # Past the end of the lease the bytes could not be believed: no use in waiting longer for them.
         timeout_s = min(self._link.remaining_s(deadline_ms), max(0.001, held.trusted_for_ms / 1_000))
-        outcomes = await self._router.read(batch, timeout_s)
+        outcomes = await self._fabrics.router.read(batch, timeout_s)
         failed = [
             want
             for want, read, outcome in zip(reading, batch, outcomes, strict=True)

@@ -17,7 +17,7 @@ from pykvpool.client.client import Client
 from pykvpool.client.types import ClientStatistics, Key, ListedKey, PrefixMatch
 from pykvpool.client.views import View
 from pykvpool.errors import Closed
-from pykvpool.memory.buffers import BufferLike, RegisteredBuffer
+from pykvpool.memory.buffers import RegisteredBuffer
 from pykvpool.model.keys import Scope
 
 P = ParamSpec("P")
@@ -207,7 +207,7 @@ class SyncClient:
             raise
         self._thread.run(view.__aexit__(None, None, None))
 
-    def register(self, buffer: BufferLike) -> RegisteredBuffer:
+    def register(self, buffer: object) -> RegisteredBuffer:
         """As `Client.register`."""
         return self._client.register(buffer)
 

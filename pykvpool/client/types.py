@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from pykvpool.memory.buffers import BufferLike
 from pykvpool.model.objects import Pin, Vouch
 
 if TYPE_CHECKING:
@@ -14,8 +12,9 @@ if TYPE_CHECKING:
 
 #: A key as people write it: text, or a binary block hash.
 Key = str | bytes
-#: The bytes of one object: one buffer, or its pieces in order (scatter/gather).
-Data = BufferLike | Sequence[BufferLike]
+#: The bytes of one object: anything with the buffer protocol (bytes, bytearray, memoryview, array, a CPU tensor), or a
+#: sequence of such pieces in order (scatter/gather). `pykvpool.memory.buffers.as_pieces` says what is refused.
+Data = object
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics, PutOptions, PutResult
 from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, TransferFailed
 from pykvpool.fabric.base import Outcome, Write
-from pykvpool.fabric.router import Router
-from pykvpool.memory.copying import hash_pieces
+from pykvpool.memory.copying import checksum
 from pykvpool.model.commands import PutEnd, PutForget, PutRevoke, PutStart, PutWait
 from pykvpool.model.ids import ScopeId, TicketId
 from pykvpool.model.replies import Done, ErrorInfo, Existing, Pending, PutGrant, PutStarted
@@ -81,9 +81,9 @@ class _Open:
 class Writer:
     """Runs put batches for one client. Holds no state between them."""
 
-    def __init__(self, link: MasterLink, router: Router, statistics: ClientStatistics) -> None:
+    def __init__(self, link: MasterLink, fabrics: Fabrics, statistics: ClientStatistics) -> None:
         self._link = link
-        self._router = router
+        self._fabrics = fabrics
         self._statistics = statistics
 
     async def put(self, scope: ScopeId, jobs: Sequence[PutJob], options: PutOptions, deadline_ms: int) -> None:
@@ -110,7 +110,7 @@ class _Batch:
         self, writer: Writer, scope: ScopeId, jobs: Sequence[PutJob], options: PutOptions, deadline_ms: int
     ) -> None:
         self._link = writer._link
-        self._router = writer._router
+        self._fabrics = writer._fabrics
         self._statistics = writer._statistics
         self._scope = scope
         self._jobs = jobs
@@ -207,7 +207,7 @@ class _Batch:
         timeout_s = self._link.remaining_s(self._deadline_ms)
         for put in group:
             put.started = True
-        work = asyncio.ensure_future(self._router.write(batch, timeout_s))
+        work = asyncio.ensure_future(self._fabrics.router.write(batch, timeout_s))
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -248,7 +248,7 @@ class _Batch:
         """From the fabric where its CPU saw the bytes of the first copy; else this one looks at them."""
         if put.checksum is not None:
             return put.checksum
-        return await self._link.runtime.offload.run(hash_pieces, put.job.pieces)
+        return await self._link.runtime.offload.run(checksum, put.job.pieces)
 
     def _result(self, put: _Open) -> PutResult:
         schemes = [outcome.scheme for outcome in put.outcomes if outcome.error is None]

@@ -26,12 +26,14 @@ class Hello(_Event, frozen=True, tag="hello"):
 
 
 class Request(_Event, frozen=True, tag="request"):
-    """A command. Replies to requests up to `acknowledged` have arrived: their stored copies may go."""
+    """A command. Replies to requests up to `acknowledged`, and to those in `received`, have arrived: their stored
+    copies may go. (Without `received` one long wait would pin the replies to all requests after it.)"""
 
     session: SessionId
     request_id: RequestId
     acknowledged: RequestId
     command: Command
+    received: tuple[RequestId, ...] = ()
 
 
 class Disconnected(_Event, frozen=True, tag="disconnected"):

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from pykvpool.fabric.base import FabricServer
-from pykvpool.memory.copying import hash_pieces
+from pykvpool.memory.copying import checksum
 from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import SegmentId
 from pykvpool.model.objects import Extent
@@ -39,7 +39,7 @@ class Mounted:
         sums = []
         for extent in extents:
             piece = self.memory.view[extent.offset : extent.offset + extent.length]
-            sums.append(await runtime.offload.run(hash_pieces, [piece]))
+            sums.append(await runtime.offload.run(checksum, [piece]))
             piece.release()
         return sums
 

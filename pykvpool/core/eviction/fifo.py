@@ -1,0 +1,40 @@
+"""First in, first out: use does not matter. The floor that every cleverer policy has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pykvpool.core.eviction.base import Candidate, Stamps
+from pykvpool.core.eviction.lazy_heap import LazyHeap
+
+
+class Fifo:
+    """See `pykvpool.core.eviction.base.Policy`."""
+
+    __slots__ = ("_born", "_heap", "_stamps")
+
+    def __init__(self) -> None:
+        self._stamps = Stamps()
+        #: When each row was inserted: the order.
+        self._born = Stamps()
+        self._heap = LazyHeap(self._born.at)
+
+    def insert(self, candidate: Candidate, now: int) -> None:
+        self._stamps.set(candidate.row, now)
+        self._born.set(candidate.row, now)
+        self._heap.insert(candidate.row, candidate.depth)
+
+    def touch(self, rows: Iterable[int], now: int) -> None:
+        self._stamps.touch(rows, now)
+
+    def remove(self, row: int, evicted: bool) -> None:
+        self._heap.drop(row)
+
+    def take(self, now: int) -> int | None:
+        return self._heap.take()
+
+    def put_back(self, row: int) -> None:
+        self._heap.hold(row)
+
+    def last_used(self, row: int) -> int:
+        return self._stamps.at[row]
