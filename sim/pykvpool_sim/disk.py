@@ -100,6 +100,10 @@ class Disk:
         for inode in self._platter.inodes():
             inode.forget_clean()
 
+    def used_bytes(self) -> int:
+        """What counts against `DiskFaults.capacity_bytes`."""
+        return self._platter.used_bytes()
+
     # -- how -----------------------------------------------------------------------------------------------------
 
     async def _call(self, effect: Callable[[], T], *, slow: bool = False) -> T:

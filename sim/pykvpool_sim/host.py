@@ -122,7 +122,7 @@ class Host:
             timers, self._sleeping_timers = self._sleeping_timers, None
             self.world.loop.put_back(timers, self.clock.wake())
             self.world.loop.resume_life(self.life)
-            self.world.network.host_reachable(self.name)
+            self.world.network.host_reachable()
 
     def crash(self, *, power: bool = True) -> None:
         """This life ends where it stands: no ``finally``, no cancellation, no further callback, now or ever. With
@@ -163,7 +163,7 @@ class Host:
         self._lives += 1
         self.life = Life(self.world.next_life_number(), f"{self.name}#{self._lives}", self.clock)
         self.powered = True
-        self.world.network.host_reachable(self.name)
+        self.world.network.host_reachable()
         if self._boot is not None:
             self.spawn(self._boot(self), name=f"{self.life.name} boot")
 

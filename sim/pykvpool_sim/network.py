@@ -49,6 +49,19 @@ class NetworkFaults:
     max_give_up_ns: int = 20 * NS_PER_S
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A partition, or half of one."""
+
+    sources: frozenset[str]
+    targets: frozenset[str]
+    one_way: bool
+
+    def stops(self, source: str, target: str) -> bool:
+        there = source in self.sources and target in self.targets
+        return there or (not self.one_way and source in self.targets and target in self.sources)
+
+
 @dataclass(slots=True)
 class Listening:
     """A port somebody listens on."""
@@ -67,8 +80,7 @@ class Network:
         self.world = world
         self.faults = NetworkFaults()
         self.draws = world.draws("network")
-        #: Pairs (from, to) between which nothing passes.
-        self._cut: set[tuple[str, str]] = set()
+        self._cuts: list[Cut] = []
         self._listening: dict[tuple[str, int], Listening] = {}
         self._ports = itertools.count(_FIRST_EPHEMERAL_PORT)
         #: Both ends of every connection that is not over, in the order in which they were made.
@@ -76,24 +88,21 @@ class Network:
 
     # -- partitions ----------------------------------------------------------------------------------------------
 
-    def cut(self, sources: Iterable[str], targets: Iterable[str], *, one_way: bool = False) -> None:
-        """Nothing passes from `sources` to `targets` from now on, nor back unless `one_way`."""
-        for source, target in itertools.product(list(sources), list(targets)):
-            if source != target:
-                self._cut.add((source, target))
-                if not one_way:
-                    self._cut.add((target, source))
+    def cut(self, sources: Iterable[str], targets: Iterable[str], *, one_way: bool = False) -> Cut:
+        """Nothing passes from `sources` to `targets` from now on, nor back unless `one_way`, until `heal`."""
+        cut = Cut(frozenset(sources), frozenset(targets), one_way)
+        self._cuts.append(cut)
+        return cut
 
-    def heal(self) -> None:
-        """Everything passes again. What waited arrives after a fresh delay."""
-        self._cut.clear()
-        for end in list(self._ends):
-            end.kick()
+    def heal(self, cut: Cut | None = None) -> None:
+        """Undo one cut, or all. What waited arrives after a fresh delay. Harmless where it was undone before."""
+        self._cuts = [other for other in self._cuts if cut is not None and other is not cut]
+        self._kick()
 
     def passes(self, source: str, target: str) -> bool:
         """Would a frame from `source` reach the kernel of `target` now?"""
         return (
-            (source, target) not in self._cut
+            not any(cut.stops(source, target) for cut in self._cuts)
             and not self.world.hosts[source].is_suspended
             and self.world.hosts[target].powered
             and not self.world.hosts[target].is_suspended
@@ -120,10 +129,9 @@ class Network:
         self._later(self._knock, host.life, host.name, target, port, connected)
         return await connected
 
-    def host_reachable(self, name: str) -> None:
+    def host_reachable(self) -> None:
         """It has current again, or woke up: what waited for that goes on."""
-        for end in list(self._ends):
-            end.kick()
+        self._kick()
 
     def host_crashed(self, name: str, *, power: bool) -> None:
         """With `power` its ends vanish without a word; else its kernel ends its connections."""
@@ -148,6 +156,10 @@ class Network:
     def ended(self, end: End) -> None:
         """For `End`: it is over."""
         self._ends.pop(end, None)
+
+    def _kick(self) -> None:
+        for end in list(self._ends):
+            end.kick()
 
     def _later(self, callback: Callable[..., None], *args: object) -> None:
         self.world.loop.call_world_at(self.world.loop.now_ns + self.delay_ns(), callback, *args)

@@ -34,9 +34,9 @@ def asyncio_pinned() -> Iterator[None]:
     numbers = itertools.count(1)
 
     def number_as_hash(self: Any) -> int:
-        number: int | None = self.__dict__.get("_simulated_number")
-        if number is None:
-            number = self.__dict__["_simulated_number"] = next(numbers)
+        number: int = getattr(self, "_simulated_number", 0)
+        if not number:
+            self._simulated_number = number = next(numbers)
         return number
 
     _replace(wait_for, as_completed)
