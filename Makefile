@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-PIP := PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip --quiet --disable-pip-version-check --no-input
+PIP := PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip --quiet --quiet --disable-pip-version-check --no-input
 #: Extra arguments, for example: make test ARGS="tests/config -k token", make demo ARGS="--seed 7"
 ARGS :=
 
@@ -37,7 +37,7 @@ types: $(VENV)/.ready-lint ## mypy, strict
 	@$(PYTHON) -m mypy
 
 layers: $(VENV)/.ready-lint ## import-linter: who may import whom
-	@$(VENV)/bin/lint-imports
+	@$(PYTHON) -c 'from importlinter.cli import lint_imports_command as check; check()' --no-logo
 
 check: lint types layers ## all three
 

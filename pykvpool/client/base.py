@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics
-from pykvpool.errors import Closed, InvalidArgument, PoolError, SessionExpired
+from pykvpool.errors import Closed, InvalidArgument, PoolError, SessionExpired, invariant
 from pykvpool.model.keys import Scope
 
 T = TypeVar("T")
@@ -97,6 +97,6 @@ def value_of(result: T | PoolError) -> T:
     return result
 
 
-def decided(result: T | None) -> T:
-    assert result is not None, "every job is decided when its batch returns"
-    return result
+def decided(result: T | PoolError | None) -> T | PoolError:
+    invariant(result is not None, "every job is decided when its batch returns")
+    return cast("T | PoolError", result)

@@ -27,7 +27,7 @@ from pykvpool.client.views import View
 from pykvpool.client.writer import PutJob, Writer
 from pykvpool.errors import InvalidArgument, PoolError
 from pykvpool.fabric.base import Peer
-from pykvpool.fabric.registry import FabricSettings, make_clients
+from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_clients
 from pykvpool.fabric.router import Router
 from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_pieces
 from pykvpool.memory.fresh import fresh_bytes
@@ -43,7 +43,6 @@ from pykvpool.transport.control import ControlSession
 WRITE_CHUNK_KEYS = 512
 READ_CHUNK_KEYS = 1_024
 
-DEFAULT_FABRICS = ("inproc", "shm", "tcp")
 DEFAULT_TIMEOUT_S = 30.0
 
 
@@ -70,7 +69,7 @@ class Client(Verbs):
         cluster: str = "",
         namespace: str = DEFAULT_NAMESPACE,
         replicas: int = 1,
-        min_replicas: int = 1,
+        min_replicas: int | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         connect_timeout_s: float = 5.0,
         fabrics: Sequence[str] = DEFAULT_FABRICS,
@@ -83,7 +82,7 @@ class Client(Verbs):
             role: "client", or "reader" for one that may not write.
             token: the shared token, where the cluster has one.
             cluster: refuse a master of another cluster (empty: any).
-            replicas, min_replicas: defaults of every put.
+            replicas, min_replicas: defaults of every put, see `PutOptions`.
             timeout_s: default deadline of every call.
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
 
@@ -113,8 +112,8 @@ class Client(Verbs):
 
             def make_router() -> Router:
                 peer = Peer(name, session.incarnation, writable=role != "reader")
-                settings = FabricSettings(peer=peer, token=token, cluster=session.cluster, runtime=runtime)
-                return Router(make_clients(fabrics, settings), runtime.clock)
+                settings = ClientSettings(peer, runtime, cluster=session.cluster, token=token)
+                return Router(build_clients(fabrics, settings), runtime.clock)
 
             reach = Fabrics(make_router)
         except BaseException:
@@ -176,14 +175,14 @@ class Client(Verbs):
         What finds room is written and committed first; the rest waits for room in the order of the pool's queue.
         """
         deadline_ms = self._begin(timeout_s)
+        defaults = self._options
         options = PutOptions(
-            self._options.replicas if replicas is None else replicas,
-            self._options.min_replicas if min_replicas is None else min_replicas,
+            defaults.replicas if replicas is None else replicas,
+            # A caller who names replicas speaks of this put alone: the client's default minimum is not meant.
+            defaults.min_replicas if replicas is None and min_replicas is None else min_replicas,
             preferred_node,
             pin,
         )
-        if replicas is not None and min_replicas is None and options.min_replicas > replicas:
-            options = PutOptions(replicas, replicas, preferred_node, pin)
         _check_replicas(options.replicas, options.min_replicas)
         jobs = [_put_job(item) for item in items]
 
@@ -193,13 +192,12 @@ class Client(Verbs):
                 await self._writer.put(scope_id, chunk, options, deadline_ms)
 
         await self._in_session(run)
-        results = [decided(job.result) for job in jobs]
+        results: list[PutResult | PoolError] = [decided(job.result) for job in jobs]
         self._count_puts(results)
         return results
 
-    async def put_from(self, key: Key, data: Data, **options: object) -> PutResult:
-        """`put` from a buffer or pieces of the caller's own memory: no copy but the fabric's. (Alias of `put`.)"""
-        return await self.put(key, data, **options)  # type: ignore[arg-type]  # the same keywords as put
+    #: `put` reads straight from the caller's buffer or pieces: no copy but the fabric's. The field's name for that.
+    put_from = put
 
     # -- get -------------------------------------------------------------------------------------------------------
 
@@ -321,10 +319,10 @@ class Client(Verbs):
         self._registered.unregister(buffer)
 
 
-def _check_replicas(replicas: int, min_replicas: int) -> None:
+def _check_replicas(replicas: int, min_replicas: int | None) -> None:
     if not 1 <= replicas <= MAX_REPLICAS:
         raise InvalidArgument(f"replicas is {replicas}: 1 to {MAX_REPLICAS} are allowed")
-    if not 1 <= min_replicas <= replicas:
+    if min_replicas is not None and not 1 <= min_replicas <= replicas:
         raise InvalidArgument(f"min_replicas is {min_replicas}: 1 to replicas ({replicas}) are allowed")
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from pykvpool.client.client import Client
 from pykvpool.client.types import ClientStatistics, Key, ListedKey, PrefixMatch
@@ -150,11 +150,11 @@ class SyncClient:
         self._closed = False
 
     @classmethod
-    def connect(cls, *args: object, **kwargs: object) -> SyncClient:
+    def connect(cls, master: str | Sequence[str], **options: Any) -> SyncClient:
         """As `Client.connect`, with the same parameters."""
         thread = LoopThread()
         try:
-            client = thread.run(Client.connect(*args, **kwargs))  # type: ignore[arg-type]  # same parameters
+            client = thread.run(Client.connect(master, **options))
         except BaseException:
             thread.stop()
             raise
@@ -162,7 +162,7 @@ class SyncClient:
 
     put = blocking(Client.put)
     put_batch = blocking(Client.put_batch)
-    put_from = blocking(Client.put_from)
+    put_from = put
     get = blocking(Client.get)
     get_batch = blocking(Client.get_batch)
     get_into = blocking(Client.get_into)
@@ -179,9 +179,18 @@ class SyncClient:
 
     _match_prefix = blocking(Client.match_prefix)
 
-    def match_prefix(self, *args: object, **kwargs: object) -> SyncPrefixMatch:
+    def match_prefix(
+        self,
+        hashes: Sequence[Key],
+        scopes: Sequence[Scope] | None = None,
+        *,
+        presence: Sequence[int] = (),
+        hold: bool = False,
+        timeout_s: float | None = None,
+    ) -> SyncPrefixMatch:
         """As `Client.match_prefix`; a hold is released by `release()` or by leaving a ``with``."""
-        return SyncPrefixMatch(self._match_prefix(*args, **kwargs), self._thread)  # type: ignore[arg-type]
+        match = self._match_prefix(hashes, scopes, presence=presence, hold=hold, timeout_s=timeout_s)
+        return SyncPrefixMatch(match, self._thread)
 
     def list_keys(self, pattern: str = "*", *, namespace: str | None = None) -> list[ListedKey]:
         """All keys whose text matches the shell pattern. `namespace`: None the client's own, "" all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pykvpool.model.objects import Pin, Vouch
@@ -33,11 +33,20 @@ class PutOptions:
 
     #: Copies wanted, on distinct nodes.
     replicas: int = 1
-    #: Fewest copies with which a put counts as done; fewer than `replicas` is then reported as `degraded`.
-    min_replicas: int = 1
+    #: Fewest copies with which a put may start and counts as done; fewer than `replicas` is then reported as
+    #: `degraded`. None: fewer nodes than `replicas` is an error, but once it has started one copy that lands is enough.
+    min_replicas: int | None = None
     #: Name of the node that should hold the first copy, where it has room.
     preferred_node: str = ""
     pin: Pin = Pin.NONE
+
+    @property
+    def must_be_granted(self) -> int:
+        return self.replicas if self.min_replicas is None else self.min_replicas
+
+    @property
+    def must_land(self) -> int:
+        return 1 if self.min_replicas is None else self.min_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,5 +132,4 @@ class ClientStatistics:
 
     def copy(self) -> ClientStatistics:
         """A snapshot that later operations do not change."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return ClientStatistics(**{k: dict(v) if isinstance(v, dict) else v for k, v in values.items()})
+        return replace(self, bytes_written=dict(self.bytes_written), bytes_read=dict(self.bytes_read))

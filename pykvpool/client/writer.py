@@ -138,7 +138,8 @@ class _Batch:
             sizes=tuple(job.size_bytes for job in jobs),
             parents=tuple(job.parent for job in jobs) if any(job.parent is not None for job in jobs) else (),
             replicas=options.replicas,
-            min_replicas=options.min_replicas,
+            min_replicas=options.must_land,
+            min_granted=options.must_be_granted,
             preferred_node=options.preferred_node,
             pin=options.pin,
             wait_ms=remaining_ms,
@@ -224,7 +225,7 @@ class _Batch:
 
     async def _end(self, group: Sequence[_Open]) -> None:
         """Commit what landed often enough; revoke the rest."""
-        fewest = self._options.min_replicas
+        fewest = self._options.must_land
         good = [put for put in group if put.landed.bit_count() >= fewest]
         bad = [put for put in group if put.landed.bit_count() < fewest]
         for put in bad:
@@ -266,10 +267,10 @@ class _Batch:
         if isinstance(cause, InvalidArgument):
             return cause
         return TransferFailed(
-            f"{put.landed.bit_count()} of {len(put.grant.extents)} copies landed, {self._options.min_replicas} are "
+            f"{put.landed.bit_count()} of {len(put.grant.extents)} copies landed, {self._options.must_land} are "
             f"required; the first failure: {cause}",
             landed=put.landed.bit_count(),
-            required=self._options.min_replicas,
+            required=self._options.must_land,
         )
 
     def _revoke(self, puts: Sequence[_Open]) -> None:

@@ -132,7 +132,11 @@ class ClientConfig:
     role: str = key("client", Choice(("client", "reader")), "A reader may not write.")
     namespace: str = key(DEFAULT_NAMESPACE, Text("a namespace"), "Keeps keys of different users apart.")
     replicas: int = key(1, Whole(1, MAX_REPLICAS), "Copies of each object, on different nodes.")
-    min_replicas: int = key(1, Whole(1, MAX_REPLICAS), "Fewest copies with which a put succeeds.")
+    min_replicas: int = key(
+        0,
+        Whole(0, MAX_REPLICAS),
+        "Fewest copies with which a put starts and succeeds. 0: it starts with all `replicas`, one that lands will do.",
+    )
     timeout_s: float = key(30.0, Duration(0.001, 86_400.0, 1_000), "Deadline of a call, waiting for room included.")
     fabrics: tuple[str, ...] = key(("inproc", "shm", "tcp"), _fabrics, "How blocks may move.", flag="--fabric")
     verify: str = key(

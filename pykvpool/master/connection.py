@@ -18,6 +18,7 @@ from pykvpool.model.replies import ErrorInfo, Reply, Welcome
 from pykvpool.protocol.codec import Unreadable, decode_to_master, encode
 from pykvpool.protocol.frames import MAX_FRAME_BYTES
 from pykvpool.protocol.handshake import MasterHandshake
+from pykvpool.protocol.identity import printable
 from pykvpool.protocol.messages import (
     NO_SESSION,
     Farewell,
@@ -62,6 +63,8 @@ class Connection:
         self.name = ""
         #: It was told to go, and gets nothing any more.
         self.parted = False
+        #: The master's life in which the session began that it wants back (0: it wants none).
+        self.resumes_epoch = 0
         self._house = house
         self._handshake = handshake
         #: Done when the core has decided: None, or the error with which it refused.
@@ -79,8 +82,9 @@ class Connection:
             self.part(DeadlineExceeded(f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"))
         except PoolError as error:
             log.warning("refused %s: %s", self, error)
-            if self._handshake.farewell is not None:
-                self._send(self._handshake.farewell)
+            farewell = self._handshake.farewell_for(error)
+            if farewell is not None:
+                self._send(farewell)
         else:
             await self._serve()
         finally:
@@ -132,6 +136,7 @@ class Connection:
         hello = self._handshake.hello
         if hello is not None:
             self.name = hello.name
+            self.resumes_epoch = hello.epoch if hello.resume else 0
             self._house.admit(self, hello)
             error = await self._decided
             if error is not None:
@@ -141,6 +146,8 @@ class Connection:
         requests = request_bytes = 0
         try:
             while (frame := await self.stream.recv()) is not None:
+                if self.parted:
+                    return  # what was read before is void: the session may be answered elsewhere by now
                 match decode_to_master(frame):
                     case RequestFrame() as request:
                         self._house.request(self, request)
@@ -148,7 +155,7 @@ class Connection:
                         log.warning("a bad request of %s: %s", self, error)
                         self.reply(request_id, ErrorInfo.of(error))
                     case Farewell(message=message):
-                        log.info("%s says farewell: %s", self, message)
+                        log.info("%s says farewell: %s", self, printable(message))
                         return
                 await self.stream.drain()  # who does not take answers is not asked for more
                 requests, request_bytes = requests + 1, request_bytes + len(frame)

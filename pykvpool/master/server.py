@@ -13,10 +13,19 @@ import logging
 from collections.abc import Callable, Sequence
 
 from pykvpool.core.effects import Effects
-from pykvpool.errors import Closed, InternalError, InvalidArgument, Overloaded, SessionExpired, Unavailable, invariant
+from pykvpool.errors import (
+    Closed,
+    InternalError,
+    InvalidArgument,
+    Overloaded,
+    PoolError,
+    SessionExpired,
+    Unavailable,
+    invariant,
+)
 from pykvpool.master.connection import Connection
 from pykvpool.master.decider import Decider
-from pykvpool.master.roster import Roster, over
+from pykvpool.master.roster import PARTINGS, Roster
 from pykvpool.master.stepper import FactSubscriber, Stepper
 from pykvpool.model.events import Disconnected, Hello, Request
 from pykvpool.model.ids import RequestId
@@ -62,7 +71,8 @@ class MasterServer:
         self._runtime = runtime
         self._token = token
         self._cluster = cluster
-        self._roster = Roster(core.epoch)
+        self._epoch = core.epoch
+        self._roster = Roster()
         self._stepper = Stepper(core, runtime.clock, self._deliver)
         self._stepper.subscribe(self._roster.note)
         self._listeners: list[Listener] = []
@@ -129,10 +139,8 @@ class MasterServer:
             oldest.part(Overloaded("too many connections are in their handshake: try again"))
 
     def admit(self, connection: Connection, hello: HelloFrame) -> None:
-        parting = self._roster.check_resume(hello)
-        if parting is not Parting.NONE:
-            connection.refuse(over(parting), parting)
-        elif not self._stepper.submit(Hello(connection.number, hello.name, hello.role, hello.incarnation)):
+        event = Hello(connection.number, hello.name, hello.role, hello.incarnation, hello.resume)
+        if not self._stepper.submit(event):
             connection.refuse(InternalError("the master failed on this hello; its log says more"))
 
     def request(self, connection: Connection, frame: RequestFrame) -> None:
@@ -144,7 +152,7 @@ class MasterServer:
     def ended(self, connection: Connection) -> None:
         self._strangers.pop(connection.number, None)
         self._connections.pop(connection.number, None)
-        if self._roster.unbind(connection) and self._roster.is_open(connection.session):
+        if self._roster.unbind(connection):
             self._stepper.submit(Disconnected(connection.session))
 
     def _finished(self, number: int, task: asyncio.Task[None]) -> None:
@@ -184,6 +192,16 @@ class MasterServer:
                 if before is not None:
                     before.part(Closed("a newer connection of the same session took over"), Parting.REPLACED)
             case ErrorInfo():
-                connection.refuse(reply.error())
+                self._refuse(connection, reply.error())
             case _:
                 connection.refuse(InternalError(f"the core answers a hello with {type(reply).__name__}"))
+
+    def _refuse(self, connection: Connection, error: PoolError) -> None:
+        """The core opens no session. A peer that wanted its old one back is told what became of it."""
+        parting = Parting.NONE
+        if isinstance(error, SessionExpired):
+            parting = PARTINGS.get(str(error.fields.get("reason")), Parting.EXPIRED)
+            if connection.resumes_epoch not in (0, self._epoch):
+                parting = Parting.RESTARTED
+                error = SessionExpired("the master has restarted and does not know the session any more")
+        connection.refuse(error, parting)

@@ -38,6 +38,8 @@ class Stepper:
         self._timer: asyncio.TimerHandle | None = None
         #: When `_timer` fires, on our clock.
         self._timer_at_ms = 0
+        #: No tick before this, on our clock: the last one failed.
+        self._paused_until_ms = 0
         self._stopped = False
 
     def subscribe(self, subscriber: FactSubscriber) -> Callable[[], None]:
@@ -64,7 +66,9 @@ class Stepper:
         except Exception:
             # The one place that must survive a bug: the pool goes on for everybody else.
             log.exception("the core failed on %s", event)
-            self._arm(at_least_ms=FAILED_TICK_PAUSE_MS if isinstance(event, Tick) else 0)
+            if isinstance(event, Tick):
+                self._paused_until_ms = self._clock.now_ms() + FAILED_TICK_PAUSE_MS
+            self._arm()
             return False
         if effects.facts:
             for subscriber in self._subscribers:
@@ -79,13 +83,13 @@ class Stepper:
         except Exception:
             log.exception("a subscriber failed on %d facts", len(facts))
 
-    def _arm(self, at_least_ms: int = 0) -> None:
+    def _arm(self) -> None:
         """See that a tick comes when the core wants it. A timer that fires too early just finds nothing to do."""
         deadline_ms = self._core.next_deadline()
         if deadline_ms is None or self._stopped:
             return
         now_ms = self._clock.now_ms()
-        wait_ms = min(max(deadline_ms - now_ms, at_least_ms), MAX_TIMER_MS)
+        wait_ms = min(max(deadline_ms, self._paused_until_ms, now_ms) - now_ms, MAX_TIMER_MS)
         if self._timer is not None:
             if self._timer_at_ms <= now_ms + wait_ms:
                 return

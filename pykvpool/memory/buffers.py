@@ -62,12 +62,7 @@ def as_piece(value: object, *, writable: bool = False) -> memoryview:
         raise InvalidArgument(f"this {type(value).__name__} is read-only: bytes cannot be read into it")
     if not view.nbytes:
         return memoryview(bytearray())
-    try:
-        return view if view.ndim == 1 and view.format == "B" else view.cast("B")
-    except TypeError as error:
-        raise InvalidArgument(
-            f"this {type(value).__name__} has elements of format {view.format!r}: view it as uint8 first"
-        ) from error
+    return view if view.ndim == 1 and view.format == "B" else view.cast("B")
 
 
 def as_pieces(data: object, *, writable: bool = False) -> list[memoryview]:

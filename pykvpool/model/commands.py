@@ -42,11 +42,13 @@ class PutStart(_Command, frozen=True, tag="put_start"):
     sizes: tuple[int, ...]
     parents: tuple[bytes | None, ...] = ()
     replicas: int = 1
-    #: Fewest replicas with which a put may start (and later count as landed).
+    #: Fewest replicas with which the put counts as landed.
     min_replicas: int = 1
     preferred_node: str = ""
     pin: Pin = Pin.NONE
     wait_ms: int = 30_000
+    #: Fewest extents with which the put may start where nodes or room are short. 0: as many as `min_replicas`.
+    min_granted: int = 0
 
 
 class PutWait(_Command, frozen=True, tag="put_wait"):

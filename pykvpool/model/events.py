@@ -23,6 +23,8 @@ class Hello(_Event, frozen=True, tag="hello"):
     role: str
     #: Random number of this life of the peer.
     incarnation: int
+    #: Not 0: the peer wants this session back, and must get no other: it would not know that what it held is gone.
+    resume: SessionId = SessionId(0)
 
 
 class Request(_Event, frozen=True, tag="request"):

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from pykvpool.fabric.base import FabricServer
+from pykvpool.fabric.registry import export_over
 from pykvpool.memory.copying import checksum
 from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import SegmentId
@@ -26,7 +27,7 @@ class Mounted:
         self._servers = servers
         #: Given by the master's `Mounted` reply; None before.
         self.segment: SegmentId | None = None
-        self.endpoints = tuple(server.export(memory) for server in servers)
+        self.endpoints = export_over(servers, memory)
 
     async def fence(self, name: str, incarnation: int, ban: bool) -> None:
         """Returns when nothing that peer began can land here any more, over any fabric."""

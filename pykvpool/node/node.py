@@ -12,6 +12,7 @@ every fabric says so.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -158,9 +159,9 @@ class Node:
         """Whenever the mount is lost: destroy it, open a session where that was lost too, mount anew."""
         while True:
             await self._remount.wait()
-            self._remount.clear()
             await self._drop_mount()
-            for attempt in range(1_000_000_000):
+            for attempt in itertools.count():
+                self._remount.clear()
                 try:
                     assert self._session is not None, "started"
                     await self._session.renew_session()

@@ -9,7 +9,7 @@ Both proofs cover the exact bytes of hello and challenge, so every announced fie
 carries its sender's label, so that one cannot be played back as the other. The peer proves first: whoever merely
 connects learns nothing from which to guess the token. The token itself never travels and never appears in an error.
 
-Every refusal has a reason that both ends get: the refusing end raises it and leaves a `farewell` to send, the other end
+Every refusal has a reason that both ends get: the refusing end raises it and has a farewell to send, the other end
 raises what that farewell says. A peer that has a token refuses a master that has none: it asked for a proof that this
 master cannot give.
 
@@ -26,7 +26,7 @@ from pykvpool.errors import InvalidArgument, PoolError, ProtocolError, Refused, 
 from pykvpool.model.replies import Welcome
 from pykvpool.protocol.codec import decode_handshake, encode, peek_version
 from pykvpool.protocol.frames import HEADER
-from pykvpool.protocol.identity import Identity, cluster_mismatch, token_key, version_mismatch
+from pykvpool.protocol.identity import Identity, cluster_mismatch, printable, token_key, version_mismatch
 from pykvpool.protocol.messages import (
     MAGIC,
     NONCE_BYTES,
@@ -62,6 +62,12 @@ class _Handshake:
         self._hello = b""
         self._challenge = b""
 
+    def farewell_for(self, error: PoolError) -> bytes | None:
+        """What to send after `error` ended the handshake; None where it was the other end that refused."""
+        if self.stage is not Stage.REFUSED:
+            self._refuse(error)  # it came from the connection, which this machine does not see
+        return self.farewell
+
     def _move(self, seen: Seen) -> None:
         """Follow the table; what has no place there is refused."""
         following = self._table.get((self.stage, seen))
@@ -96,7 +102,8 @@ class ClientHandshake(_Handshake):
     """The peer's end: send `start()`, then feed frames to `receive` and send what it returns, until `welcome` is set.
 
     `receive` raises `Refused`, `SessionExpired` (the session to resume is over; its field `parting` says why), another
-    error that the master gave, or `ProtocolError` (no master of ours). Then send `farewell`, if there is one; close.
+    error that the master gave, or `ProtocolError` (no master of ours). Then send `farewell_for(error)`, if that
+    is something, and close.
     """
 
     def __init__(self, identity: Identity, nonce: bytes, token: str | None = None) -> None:
@@ -164,7 +171,8 @@ class MasterHandshake(_Handshake):
     """The master's end: feed frames to `receive` and send what it returns, until `proved`; then have the core decide,
     and send what `accept` or `refuse` returns.
 
-    `receive` raises `Refused`, `ProtocolError` or what the peer gave. Then send `farewell`, if there is one, and close.
+    `receive` raises `Refused`, `ProtocolError` or what the peer gave. Then send `farewell_for(error)`, if that
+    is something, and close.
     """
 
     def __init__(self, cluster: str, nonce: bytes, token: str | None = None) -> None:
@@ -199,7 +207,7 @@ class MasterHandshake(_Handshake):
                 return None
             case Farewell(code=code, message=message):
                 self._move(Seen.FAREWELL)
-                raise from_code(code, f"the peer refuses: {message}")
+                raise from_code(code, f"the peer refuses: {printable(message)}")
             case _:
                 raise self._refuse(ProtocolError("the other end speaks like a master, not like a client"))
 

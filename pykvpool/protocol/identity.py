@@ -46,6 +46,11 @@ def check_name(what: str, text: str) -> None:
         raise InvalidArgument(f"the {what} must be printable and have at most {MAX_NAME_CHARS} characters")
 
 
+def printable(text: str) -> str:
+    """What a stranger wrote, fit for a log: quoted where it holds line breaks or other controls."""
+    return text if text.isprintable() else repr(text)
+
+
 def token_key(token: str | None) -> bytes | None:
     """The key for the proofs. An empty token is refused: it would look like protection and be none."""
     if token is None:

@@ -111,6 +111,7 @@ class ControlSession:
         """
         dialler = Dialler(addresses, token, runtime, transports or default_transports())
         identity = Identity(name, role, runtime.new_incarnation(), cluster)
+        identity.check()
         session = cls(dialler, identity, runtime, connect_timeout_s, on_instruction, on_session_lost, on_orphan_reply)
         session._open(await dialler.dial(identity, connect_timeout_s))
         return session
@@ -291,7 +292,12 @@ class ControlSession:
                 return None
             except PoolError as error:
                 self._trouble = error.message
+                log.debug("session %r cannot reconnect yet: %s", self.name, error)
                 continue
+            if dialled.welcome.session != self.session_id or not dialled.welcome.resumed:
+                dialled.stream.close()
+                self._lose(SessionLoss(Parting.RESTARTED, "the master gave another session than the one it had"))
+                return None
             log.info("session %r is connected again, at %s", self.name, dialled.address)
             return dialled
 

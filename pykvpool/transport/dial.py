@@ -15,7 +15,7 @@ from pykvpool.errors import Closed, InvalidArgument, PoolError, ProtocolError, R
 from pykvpool.model.replies import Welcome
 from pykvpool.protocol.frames import MAX_FRAME_BYTES
 from pykvpool.protocol.handshake import ClientHandshake
-from pykvpool.protocol.identity import Identity
+from pykvpool.protocol.identity import Identity, token_key
 from pykvpool.protocol.messages import NONCE_BYTES
 from pykvpool.runtime import Runtime
 from pykvpool.transport.base import Stream
@@ -45,6 +45,7 @@ class Dialler:
             raise InvalidArgument("addresses is a list with at least one, such as ['tcp://127.0.0.1:7000']")
         for address in addresses:
             transports.check(address)
+        token_key(token)
         self.addresses = tuple(addresses)
         self._token = token
         self._runtime = runtime
@@ -86,11 +87,15 @@ class Dialler:
             raise Unavailable(
                 f"timed out after {timeout_s:.1f} s: it takes connections but says nothing (not a pykvpool master?)"
             ) from None
-        except ProtocolError as error:
-            _part(stream, handshake)
-            raise Unavailable(f"not a pykvpool master: {error.message}") from None
+        except PoolError as error:
+            if stream is not None:
+                _part(stream, handshake.farewell_for(error))
+            if isinstance(error, ProtocolError):
+                raise Unavailable(f"not a pykvpool master: {error.message}") from None
+            raise
         except BaseException:
-            _part(stream, handshake)
+            if stream is not None:
+                stream.abort()
             raise
 
 
@@ -108,11 +113,9 @@ async def _shake_hands(stream: Stream, handshake: ClientHandshake) -> Welcome:
             return handshake.welcome
 
 
-def _part(stream: Stream | None, handshake: ClientHandshake) -> None:
+def _part(stream: Stream, farewell: bytes | None) -> None:
     """Tell the other end why, if it was we who refused, and close."""
-    if stream is None:
-        return
-    if handshake.farewell is not None:
+    if farewell is not None:
         with contextlib.suppress(Closed):  # it may have hung up first
-            stream.send(handshake.farewell)
+            stream.send(farewell)
     stream.close()

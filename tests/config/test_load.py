@@ -9,6 +9,7 @@ import pytest
 from pykvpool.config import Config, load
 from pykvpool.config.schema import KEYS
 from pykvpool.core.config import CoreConfig
+from pykvpool.core.eviction import POLICIES
 from pykvpool.errors import ConfigError
 
 
@@ -247,3 +248,7 @@ def test_the_caller_keeps_its_environment_and_flags() -> None:
     environ, flags = {"PYKVPOOL_NODE_NAME": "a"}, {"node.name": "b"}
     load(None, environ, flags)
     assert (environ, flags) == ({"PYKVPOOL_NODE_NAME": "a"}, {"node.name": "b"})
+
+
+def test_the_policies_to_choose_from_are_those_there_are() -> None:
+    assert set(KEYS["master.policy"].kind.words) == set(POLICIES)

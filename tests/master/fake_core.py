@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pykvpool.core.effects import Effects
-from pykvpool.errors import SessionExpired
+from pykvpool.errors import PoolError, SessionExpired
 from pykvpool.model.commands import Exists, Goodbye, Heartbeat
 from pykvpool.model.events import Disconnected, Event, Hello, Request, Tick
 from pykvpool.model.facts import SessionEnded, SessionOpened
@@ -31,11 +31,15 @@ class FakeCore:
         self.epoch = epoch
         self.ttl_ms = ttl_ms
         self.sessions: dict[SessionId, FakeSession] = {}
+        #: Why past incarnations ended.
+        self.ended: dict[tuple[str, int], str] = {}
         self.last_session = 0
         self.carried_out: list[Request] = []
         self.events: list[Event] = []
         self.held: list[Request] = []
         self.hold: Callable[[Request], bool] = lambda request: False
+        #: The error with which a request is answered, if any.
+        self.refuse: Callable[[Request], PoolError | None] = lambda request: None
         #: Called before each event is handled; may raise.
         self.before: Callable[[Event], None] = lambda event: None
         self.deadline: int | None = None
@@ -76,13 +80,19 @@ class FakeCore:
         return effects
 
     def end_session(self, session: SessionId, reason: str) -> Effects:
-        self.sessions.pop(session)
+        hello = self.sessions.pop(session).hello
+        self.ended[hello.name, hello.incarnation] = reason
         return Effects(
             facts=[SessionEnded(session, reason)], instructions=[(session, SessionOver(f"the session {reason}"))]
         )
 
     def _hello(self, hello: Hello) -> Effects:
         effects = Effects()
+        reason = self.ended.get((hello.name, hello.incarnation))
+        if hello.resume and (reason is not None or hello.resume not in self.sessions):
+            gone = SessionExpired(f"the session is over: {reason}", reason=reason)
+            effects.replies.append((SessionId(0), RequestId(hello.connection), ErrorInfo.of(gone)))
+            return effects
         for session, known in list(self.sessions.items()):
             if known.hello.name != hello.name:
                 continue
@@ -128,7 +138,10 @@ class FakeCore:
 
     def _answer(self, effects: Effects, request: Request) -> None:
         reply: Reply
+        error = self.refuse(request)
         match request.command:
+            case _ if error is not None:
+                reply = ErrorInfo.of(error)
             case Exists(hashes=hashes):
                 reply = Flags(b"\x01" * len(hashes))
             case Heartbeat():

@@ -11,10 +11,11 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pykvpool.core.master import MasterCore
+
 from pykvpool.client import Client
 from pykvpool.core.config import CoreConfig
-from pykvpool.core.master import MasterCore
-from pykvpool.fabric.registry import FabricSettings, make_servers
+from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.master import MasterServer
 from pykvpool.node import Node, NodeSettings
 from pykvpool.runtime import Runtime, real_runtime
@@ -54,16 +55,14 @@ class Cluster:
         return self.master.addresses[0]
 
     async def node(self, name: str, size_bytes: int = 16 * MIB, fabrics: tuple[str, ...] | None = None) -> Node:
-        settings = FabricSettings(
-            peer=None,
-            token=self.token,
+        settings = ServerSettings(
+            self.runtime,
             cluster=self.cluster,
-            runtime=self.runtime,
-            node_name=name,
+            token=self.token,
             tcp_listen="127.0.0.1:0",
-            shm_dir=str(self.directory),
+            shm_path=str(self.directory / f"{name}.sock"),
         )
-        servers = make_servers(fabrics or self.fabrics, settings)
+        servers = build_servers(fabrics or self.fabrics, settings)
         node = Node(
             NodeSettings(name, (self.address,), size_bytes, token=self.token, cluster=self.cluster),
             servers,

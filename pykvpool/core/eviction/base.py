@@ -2,7 +2,7 @@
 
 A policy is told what comes, is used and goes, and names the next candidate. It does not know why a candidate may not
 go (leases, pins, children): the evictor sets such rows aside and gives them back when they may. So a policy holds a row
-from `insert` or `put_back` until `take` or `remove`.
+from `insert` or `put_back` until `take`, `set_aside` or `remove`.
 
 Moments (`now`) are integers that never fall and are equal for everything done in one step; a policy may compare and
 subtract them, and has no other clock.
@@ -43,15 +43,19 @@ class Policy(Protocol):
         ...
 
     def remove(self, row: int, evicted: bool) -> None:
-        """The object is gone, by this policy's choice or not; its row is held, or was taken."""
+        """The object is gone, by this policy's choice or not; its row is held, taken or set aside."""
         ...
 
     def take(self, now: int) -> int | None:
         """Stop holding the row that should go next, and name it; None where none is held."""
         ...
 
+    def set_aside(self, row: int) -> None:
+        """Stop holding this row, out of turn; `put_back` or `remove` follows."""
+        ...
+
     def put_back(self, row: int) -> None:
-        """Hold a taken row again, in the place that its history gives it."""
+        """Hold a row again that was taken or set aside, in the place that its history gives it."""
         ...
 
     def last_used(self, row: int) -> int:

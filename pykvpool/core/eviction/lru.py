@@ -30,6 +30,9 @@ class Lru:
     def take(self, now: int) -> int | None:
         return self._heap.take()
 
+    def set_aside(self, row: int) -> None:
+        self._heap.drop(row)
+
     def put_back(self, row: int) -> None:
         self._heap.hold(row)
 

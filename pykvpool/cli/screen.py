@@ -1,0 +1,14 @@
+"""Consoles for tables: as wide as the terminal, and of a fixed width where the output goes into a file or a pipe."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+#: Width of tables that no terminal shows: wide enough for every table here not to wrap.
+PIPE_WIDTH = 132
+
+
+def console() -> Console:
+    """Standard output."""
+    screen = Console(highlight=False)
+    return screen if screen.is_terminal else Console(highlight=False, width=PIPE_WIDTH)

@@ -1,0 +1,157 @@
+"""Masters and nodes from a configuration: the one place where the parts of a server are put together.
+
+`master` and `node` serve until somebody stops them; the bench runs a node within its own process. What listens where is
+known only once it listens (port 0), so everything here is a context manager that gives the running thing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pykvpool.config import Config, MasterConfig, PoolConfig
+from pykvpool.core.config import CoreConfig
+from pykvpool.core.master import MasterCore
+from pykvpool.errors import ConfigError
+from pykvpool.fabric.registry import ServerSettings, build_servers
+from pykvpool.master import MasterServer
+from pykvpool.master.decider import Decider
+from pykvpool.node import Node, NodeSettings
+from pykvpool.runtime import real_runtime
+
+
+def core_config(config: MasterConfig) -> CoreConfig:
+    """The core's numbers; they have the names of the configuration's keys."""
+    return CoreConfig(**{field.name: getattr(config, field.name) for field in dataclasses.fields(CoreConfig)})
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A running server."""
+
+    #: Control addresses of a master, data endpoints of a node.
+    addresses: tuple[str, ...]
+    #: URL of its HTTP face, "" where it has none.
+    http: str
+
+    @property
+    def everywhere(self) -> str:
+        """For people: all of it in one line."""
+        return ", ".join([*self.addresses, *([self.http] if self.http else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class ServingNode(Serving):
+    node: Node
+
+
+@asynccontextmanager
+async def running_master(config: Config) -> AsyncIterator[Serving]:
+    """A master that listens as configured. Raises `ConfigError` (port taken, bad address)."""
+    runtime, pool = real_runtime(), config.pool
+    core = MasterCore(core_config(config.master), runtime.new_incarnation())
+    async with AsyncExitStack() as stack:
+        stack.callback(runtime.offload.close)
+        face = None
+        decider: Decider = core
+        if config.master.http_listen:
+            from pykvpool.cli.faces import MasterFace
+
+            face = MasterFace()
+            decider = face.timed(core)
+        server = MasterServer(decider, config.master.listen, runtime, token=pool.token or None, cluster=pool.cluster)
+        stack.push_async_callback(server.close)
+        await server.start()
+        http = ""
+        if face is not None:
+            http = await stack.enter_async_context(face.serve(server, config.master.http_listen, pool, runtime))
+        yield Serving(server.addresses, http)
+
+
+@asynccontextmanager
+async def running_node(config: Config) -> AsyncIterator[ServingNode]:
+    """A node that lends its memory as configured; leaving takes it back and tells the master at once.
+
+    Raises `ConfigError` (memory, port, directory), `Unavailable`, `Refused`.
+    """
+    node, pool = config.node, config.pool
+    settings = NodeSettings(
+        node.name or socket.gethostname(), pool.master, node.segment_size, pool.token or None, pool.cluster
+    )
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(
+            _running(settings, node.fabrics, node.data_listen, node.advertise, node.shm_dir)
+        )
+        http = ""
+        if node.http_listen:
+            from pykvpool.cli.faces import node_face
+
+            http = await stack.enter_async_context(node_face(running, node.http_listen))
+        yield ServingNode(running.mount.endpoints if running.mount is not None else (), http, running)
+
+
+@asynccontextmanager
+async def embedded_node(name: str, masters: Sequence[str], segment_bytes: int) -> AsyncIterator[Node]:
+    """A node of this process that others of it reach over inproc alone."""
+    settings = NodeSettings(name, tuple(masters), segment_bytes)
+    async with _running(settings, ("inproc",), "tcp://127.0.0.1:0", "", "") as running:
+        yield running
+
+
+@asynccontextmanager
+async def _running(
+    settings: NodeSettings, fabrics: Sequence[str], data_listen: str, advertise: str, shm_dir: str
+) -> AsyncIterator[Node]:
+    runtime = real_runtime()
+    offered = ServerSettings(
+        runtime=runtime,
+        cluster=settings.cluster,
+        token=settings.token,
+        tcp_listen=data_listen.removeprefix("tcp://"),
+        tcp_advertise=advertise,
+        shm_path=shm_path(settings.name, shm_dir) if "shm" in fabrics else "",
+    )
+    node = Node(settings, build_servers(fabrics, offered), runtime)
+    try:
+        await node.start()
+        yield node
+    finally:
+        await node.stop()
+        runtime.offload.close()
+
+
+def shm_path(node: str, directory: str) -> str:
+    """The UNIX socket of a node's shared memory: its own for each process, in `directory` or the user's own one."""
+    safe = "".join(character if character.isalnum() or character in "-_." else "_" for character in node)
+    return str((Path(directory).absolute() if directory else default_shm_dir()) / f"{safe[:40]}-{os.getpid()}.sock")
+
+
+def default_shm_dir() -> Path:
+    """The user's own runtime directory, or one in the temporary directory that only this user can enter.
+
+    Raises `ConfigError` where somebody else already took that name.
+    """
+    runtime_dir = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime_dir and Path(runtime_dir).is_dir():
+        base = Path(runtime_dir) / "pykvpool"
+    else:
+        base = Path(tempfile.gettempdir()) / f"pykvpool-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    status = base.lstat()
+    if not base.is_dir() or base.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ConfigError(f"{base} is not a directory of this user alone: remove it, or name another with --shm-dir")
+    return base
+
+
+def describe_pool(pool: PoolConfig) -> str:
+    """What a start line says about admission."""
+    cluster = f"cluster {pool.cluster!r}" if pool.cluster else "any cluster"
+    return f"{cluster}, {'token required' if pool.token else 'no token'}"

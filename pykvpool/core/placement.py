@@ -1,0 +1,160 @@
+"""On which nodes a put goes, making room there if it must, and why it cannot where it cannot.
+
+All or nothing: either extents for as many replicas as can be had (never fewer than the put requires), on distinct
+nodes, or no change at all. The preferred node comes first if it has room or can make it; otherwise the segments with
+the largest part free. Deterministic: equal ones go by segment id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pykvpool.core.context import Context
+from pykvpool.core.eviction.plan import Room, plan_eviction
+from pykvpool.core.full import explain_full
+from pykvpool.core.segments import Segment
+from pykvpool.errors import InvalidArgument, PoolFull, TooFewNodes, invariant
+from pykvpool.model.ids import PutId, ScopeId, SessionId
+from pykvpool.model.objects import Extent, Pin
+
+#: A search that found no room after examining this many rows is not repeated at once for the head of the queue,
+#: whatever happens: it waits a time in proportion, so that searching takes a bounded part of the master's time.
+LONG_SEARCH_ROWS = 2_000
+#: Rows examined per millisecond of that pause: about a fifth of what the search itself manages.
+PAUSE_ROWS_PER_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one key of a put_start asks for."""
+
+    session: SessionId
+    scope: ScopeId
+    hash: bytes
+    size_bytes: int
+    parent: bytes | None
+    replicas: int
+    #: Fewest that must land.
+    min_replicas: int
+    #: Fewest that must be granted.
+    min_granted: int
+    preferred_node: str
+    pin: Pin
+    wait_ms: int
+
+    @property
+    def key(self) -> tuple[ScopeId, bytes]:
+        return (self.scope, self.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A search that found no room; nothing larger will, until room appears."""
+
+    room_version: int
+    size_bytes: int
+    needed: int
+
+
+class Placement:
+    """Chooses extents for new puts."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._failure: _Failure | None = None
+        #: The head of the queue is not tried before (ms).
+        self.retry_at = 0
+
+    def check(self, wish: Wish) -> int:
+        """How many replicas there can be. Raises `InvalidArgument` (no segment is that large), `TooFewNodes`."""
+        segments = self._context.state.segments.by_id.values()
+        largest = max((segment.space.capacity for segment in segments if not segment.going), default=0)
+        if largest and wish.size_bytes > largest:
+            raise InvalidArgument(
+                f"the object has {wish.size_bytes} bytes: the largest segment of the pool has {largest}, and an object "
+                "lies in one piece",
+                size_bytes=wish.size_bytes,
+                limit_bytes=largest,
+            )
+        nodes = len({segment.node for segment in self._fitting(wish.size_bytes)})
+        if nodes < wish.min_granted:
+            raise TooFewNodes(
+                f"{wish.min_granted} replicas are required, on distinct nodes: {nodes} nodes could hold one now",
+                required=wish.min_granted,
+                nodes=nodes,
+            )
+        return min(wish.replicas, nodes)
+
+    def place(self, wish: Wish) -> tuple[Extent, ...] | None:
+        """Extents that are free now, evicting others if needed; None: no room. Raises what `check` raises."""
+        wanted = self.check(wish)
+        fitting = self._fitting(wish.size_bytes)
+        chosen = self._choose(fitting, wish, wanted)
+        if wish.preferred_node and wish.preferred_node not in [segment.node for segment in chosen]:
+            preferred = [segment for segment in fitting if segment.node == wish.preferred_node]
+            if preferred and self._evict(Room(wish.size_bytes, 1, 0, preferred)):
+                chosen = self._choose(fitting, wish, wanted)
+        if len(chosen) < wanted:
+            if len(chosen) < wish.min_granted and self._is_hopeless(wish):
+                return None
+            self._evict(Room(wish.size_bytes, wanted, wish.min_granted, fitting))
+            chosen = self._choose(fitting, wish, wanted)
+        if len(chosen) < wish.min_granted:
+            version = self._context.state.evictor.room_version
+            self._failure = _Failure(version, wish.size_bytes, wish.min_granted)
+            return None
+        return tuple(self._extent(segment, wish.size_bytes) for segment in chosen)
+
+    def full(self, wish: Wish) -> PoolFull:
+        """Why there is no room for it."""
+        return explain_full(self._context, wish.size_bytes, wish.min_granted)
+
+    def _fitting(self, size_bytes: int) -> list[Segment]:
+        segments = self._context.state.segments.by_id.values()
+        return [segment for segment in segments if segment.writable and segment.space.capacity >= size_bytes]
+
+    def _choose(self, fitting: list[Segment], wish: Wish, wanted: int) -> list[Segment]:
+        """Up to `wanted` segments with a long enough run, on distinct nodes, best first."""
+        size = wish.size_bytes
+        having = [segment for segment in fitting if segment.space.largest_free_run >= segment.space.rounded(size)]
+        if len(having) > 1:
+            having.sort(key=lambda s: (s.node != wish.preferred_node, -s.free_ratio, s.id))
+        chosen: dict[str, Segment] = {}
+        for segment in having:
+            if len(chosen) == wanted:
+                break
+            chosen.setdefault(segment.node, segment)
+        return list(chosen.values())
+
+    def _is_hopeless(self, wish: Wish) -> bool:
+        failure = self._failure
+        return (
+            failure is not None
+            and failure.room_version == self._context.state.evictor.room_version
+            and wish.size_bytes >= failure.size_bytes
+            and wish.min_granted >= failure.needed
+        )
+
+    def _evict(self, room: Room) -> bool:
+        """Make the room; False where that cannot be, and then nothing has changed."""
+        context, state = self._context, self._context.state
+        result = plan_eviction(room, state.catalog, state.evictor, state.moment)
+        if result.rows is None:
+            if result.examined > LONG_SEARCH_ROWS:
+                self.retry_at = context.now + result.examined // PAUSE_ROWS_PER_MS
+            return False
+        for row in result.rows:
+            context.remove_object(row, "evicted")
+        return bool(result.rows)
+
+    def _extent(self, segment: Segment, size_bytes: int) -> Extent:
+        offset = segment.space.find(size_bytes)
+        if offset is None:
+            invariant(False, "a chosen segment has room")
+            raise AssertionError
+        return Extent(segment.id, offset, size_bytes)
+
+
+def next_put_id(context: Context) -> PutId:
+    """Never reused, also by a follower that takes over."""
+    return PutId(context.state.puts.last_id + 1)

@@ -1,0 +1,145 @@
+"""Fabrics by scheme: how a node gets its servers and a client its clients, from one set of settings.
+
+A further fabric (an extra, a simulator) joins with `register`; asking for one that is not there says what is missing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pykvpool.errors import ConfigError, NotSupported
+from pykvpool.fabric.base import Exported, FabricClient, FabricServer, Peer
+from pykvpool.fabric.inproc import PROCESS_REGISTRY, InprocClient, InprocRegistry, InprocServer
+from pykvpool.fabric.shm_client import ShmClient
+from pykvpool.fabric.shm_server import ShmServer
+from pykvpool.fabric.tcp_client import TcpClient
+from pykvpool.fabric.tcp_server import TcpServer
+from pykvpool.runtime import Runtime
+
+#: What a client tries and a node offers unless told otherwise.
+DEFAULT_FABRICS = ("inproc", "shm", "tcp")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What fabric clients of one process need to know. `cluster` empty: any; `token` None: none."""
+
+    peer: Peer
+    runtime: Runtime
+    cluster: str = ""
+    token: str | None = field(default=None, repr=False)
+    inproc: InprocRegistry = PROCESS_REGISTRY
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What fabric servers of one process need to know."""
+
+    runtime: Runtime
+    cluster: str = ""
+    token: str | None = field(default=None, repr=False)
+    #: ``host:port``; port 0 takes any free one.
+    tcp_listen: str = "127.0.0.1:0"
+    #: ``host`` or ``host:port`` that peers should use; empty: what `tcp_listen` says.
+    tcp_advertise: str = ""
+    #: Absolute path of the UNIX socket; shm needs it.
+    shm_path: str = ""
+    inproc: InprocRegistry = PROCESS_REGISTRY
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """How to build both ends of one fabric."""
+
+    scheme: str
+    client: Callable[[ClientSettings], FabricClient]
+    server: Callable[[ServerSettings], FabricServer]
+
+
+_fabrics: dict[str, Fabric] = {}
+#: Fabrics that are planned or optional, with what to do about their absence.
+_missing = {
+    "rdma": "the rdma fabric is not part of this version: it comes with the extra pykvpool[rdma]; use shm and tcp",
+}
+
+
+def register(fabric: Fabric) -> None:
+    """Add a fabric, or replace the one of the same scheme."""
+    _fabrics[fabric.scheme] = fabric
+
+
+def build_client(scheme: str, settings: ClientSettings) -> FabricClient:
+    """Raises `NotSupported` (an extra is missing) or `ConfigError` (no such fabric)."""
+    return _find(scheme).client(settings)
+
+
+def build_server(scheme: str, settings: ServerSettings) -> FabricServer:
+    """Raises as `build_client`."""
+    return _find(scheme).server(settings)
+
+
+def build_clients(schemes: Sequence[str], settings: ClientSettings) -> list[FabricClient]:
+    return [build_client(scheme, settings) for scheme in schemes]
+
+
+def build_servers(schemes: Sequence[str], settings: ServerSettings) -> list[FabricServer]:
+    return [build_server(scheme, settings) for scheme in schemes]
+
+
+def export_over(servers: Sequence[FabricServer], memory: Exported) -> tuple[str, ...]:
+    """Export over every server that can offer this memory; the endpoints for its descriptor."""
+    endpoints = []
+    for server in servers:
+        try:
+            endpoints.append(server.export(memory))
+        except NotSupported:
+            continue  # shm without a memfd: the other fabrics remain
+    return tuple(endpoints)
+
+
+def _find(scheme: str) -> Fabric:
+    fabric = _fabrics.get(scheme)
+    if fabric is not None:
+        return fabric
+    if scheme in _missing:
+        raise NotSupported(_missing[scheme])
+    near = difflib.get_close_matches(scheme, _fabrics, n=1)
+    hint = f": did you mean {near[0]!r}?" if near else f": known are {', '.join(_fabrics)}"
+    raise ConfigError(f"no fabric is called {scheme!r}{hint}")
+
+
+def _shm_server(settings: ServerSettings) -> FabricServer:
+    if not settings.shm_path:
+        raise ConfigError("the shm fabric needs a path for its socket (--shm-dir)")
+    return ShmServer(settings.runtime, settings.shm_path, cluster=settings.cluster, token=settings.token)
+
+
+register(
+    Fabric(
+        "inproc",
+        lambda settings: InprocClient(settings.peer, settings.runtime, settings.inproc),
+        lambda settings: InprocServer(settings.inproc),
+    )
+)
+register(
+    Fabric(
+        "shm",
+        lambda settings: ShmClient(settings.peer, settings.runtime, cluster=settings.cluster, token=settings.token),
+        _shm_server,
+    )
+)
+register(
+    Fabric(
+        "tcp",
+        lambda settings: TcpClient(settings.peer, settings.runtime, cluster=settings.cluster, token=settings.token),
+        lambda settings: TcpServer(
+            settings.runtime,
+            settings.tcp_listen,
+            advertise=settings.tcp_advertise,
+            cluster=settings.cluster,
+            token=settings.token,
+        ),
+    )
+)

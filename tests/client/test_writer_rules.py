@@ -1,0 +1,206 @@
+"""The writer's rules: nothing is held while it waits; however a put is left, the master learns what may still land."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pykvpool.client.types import PutOptions
+from pykvpool.client.writer import PutJob, Writer
+from pykvpool.errors import DeadlineExceeded, PoolFull, TransferFailed, Unavailable
+from pykvpool.fabric.base import Outcome
+from pykvpool.memory.copying import checksum
+from pykvpool.model.commands import PutEnd, PutForget, PutRevoke, PutStart, PutWait
+from pykvpool.model.replies import Done, ErrorInfo, Existing, Pending, PutGrant, PutStarted
+from tests.client.fakes import OTHER, SEGMENT, Bench, extent
+
+VALUE = b"bytes of a block"
+
+
+def grant(put_id, offset=0, *, both=False):
+    extents = (extent(SEGMENT, offset, len(VALUE)), *((extent(OTHER, offset, len(VALUE)),) if both else ()))
+    return PutGrant(put_id, extents)
+
+
+def bench_with(*starts, waits=()):
+    return Bench(
+        {
+            PutStart: [PutStarted(tuple(start)) for start in starts],
+            PutWait: [PutStarted(tuple(wait)) for wait in waits] or [DeadlineExceeded("nothing came")],
+            PutEnd: [lambda command: Done((None,) * len(command.puts))],
+            PutRevoke: [Done()],
+            PutForget: [Done()],
+        }
+    )
+
+
+def job(name: bytes = b"k") -> PutJob:
+    return PutJob(name, len(VALUE), [memoryview(VALUE)])
+
+
+async def put(bench, *jobs, **options):
+    await Writer(bench.link, bench.fabrics, bench.statistics).put(1, jobs, PutOptions(**options), bench.deadline_ms)
+    await bench.end()
+    return [one.result for one in jobs]
+
+
+async def test_what_landed_is_ended_with_the_checksum_of_the_bytes():
+    bench = bench_with([grant(7)])
+    [result] = await put(bench, job())
+    assert (result.replicas, result.scheme) == (1, "fake")
+    [end] = bench.session.of(PutEnd)
+    assert (end.puts, end.landed, end.uncertain) == ((7,), (1,), (0,))
+    assert end.checksums == (checksum([memoryview(VALUE)]),)
+
+
+async def test_where_the_fabric_saw_no_bytes_the_writer_sums_them_itself():
+    bench = bench_with([grant(7)])
+    bench.router.sum_seen = False
+    await put(bench, job())
+    assert bench.session.of(PutEnd)[0].checksums == (checksum([memoryview(VALUE)]),)
+
+
+async def test_p7_what_was_granted_is_committed_before_the_rest_is_waited_for():
+    bench = bench_with([grant(7), Pending(4, False), Existing(2)], waits=[[grant(9, 64)]])
+    results = await put(bench, job(b"a"), job(b"b"), job(b"c"))
+    kinds = [type(command) for command in bench.session.sent]
+    assert kinds == [PutStart, PutEnd, PutWait, PutEnd]
+    assert [result.existed for result in results] == [False, False, True]
+    assert bench.statistics.puts_waited == 1
+
+
+async def test_p7_a_queued_key_that_gets_no_room_ends_with_the_masters_reason():
+    full = ErrorInfo.of(PoolFull("leases hold everything", leased_bytes=5))
+    bench = bench_with([Pending(4, False)], waits=[[Pending(4, False)], [full]])
+    [result] = await put(bench, job())
+    assert isinstance(result, PoolFull) and result.fields["leased_bytes"] == 5
+    assert not bench.session.of(PutForget)
+
+
+async def test_one_copy_that_failed_is_degraded_and_named_certain_or_not():
+    for settled, uncertain in ((True, 0), (False, 2)):
+        bench = bench_with([grant(7, both=True)])
+
+        def before(operation, settled=settled):
+            if operation.segment is OTHER:
+                return Outcome(error=Unavailable("gone"), settled=settled)
+            return None
+
+        bench.router.before = before
+        [result] = await put(bench, job(), replicas=2)
+        assert (result.replicas, result.degraded) == (1, True)
+        [end] = bench.session.of(PutEnd)
+        assert (end.landed, end.uncertain) == ((1,), (uncertain,))
+
+
+async def test_fewer_copies_than_required_are_revoked_and_the_put_is_tried_anew():
+    bench = bench_with([grant(7, both=True)], [grant(8, both=True)])
+    failing = [True]
+
+    def before(operation):
+        if operation.segment is OTHER and failing:
+            failing.pop()
+            return Outcome(error=Unavailable("gone"), settled=False)
+        return None
+
+    bench.router.before = before
+    [result] = await put(bench, job(), replicas=2, min_replicas=2)
+    assert (result.replicas, result.degraded) == (2, False)
+    [revoke] = bench.session.of(PutRevoke)
+    assert (revoke.puts, revoke.uncertain) == ((7,), (2,))
+    assert bench.statistics.put_retries == 1
+
+
+async def test_a_put_whose_copies_all_fail_tells_why_after_a_bounded_number_of_tries():
+    bench = bench_with([grant(7)])
+    bench.router.before = lambda operation: Outcome(error=Unavailable("no route to n0"))
+    [result] = await put(bench, job())
+    assert isinstance(result, TransferFailed) and "no route to n0" in str(result)
+    assert len(bench.session.of(PutStart)) == 3
+
+
+async def test_p2_a_cancelled_write_that_ends_in_time_is_certain():
+    bench = bench_with([grant(7)])
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def before(operation):
+        begun.set()
+        await go.wait()
+
+    bench.router.before = before
+    task = asyncio.ensure_future(put(bench, job()))
+    await begun.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await bench.end()
+    [revoke] = bench.session.of(PutRevoke)
+    assert (revoke.puts, revoke.uncertain) == ((7,), (0,))
+
+
+async def test_p2_a_write_that_had_to_be_torn_off_is_uncertain_on_every_copy(monkeypatch):
+    monkeypatch.setattr("pykvpool.client.writer.CANCEL_GRACE_S", 0.01)
+    bench = bench_with([grant(7, both=True)])
+    begun, drained = asyncio.Event(), []
+
+    async def before(operation):
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            drained.append(True)
+
+    bench.router.before = before
+    task = asyncio.ensure_future(put(bench, job(), replicas=2))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert drained
+    await bench.end()
+    [revoke] = bench.session.of(PutRevoke)
+    assert (revoke.puts, revoke.uncertain) == ((7,), (3,))
+
+
+async def test_a_grant_that_was_never_begun_is_certain():
+    bench = bench_with([grant(7)])
+
+    def late(command):
+        bench.clock.ms += 40_000
+        return PutStarted((grant(7),))
+
+    bench.session.script[PutStart] = [late]
+    with pytest.raises(DeadlineExceeded):
+        await put(bench, job())
+    await bench.end()
+    [revoke] = bench.session.of(PutRevoke)
+    assert (revoke.puts, revoke.uncertain) == ((7,), (0,))
+
+
+async def test_a_cancelled_wait_gives_its_tickets_up():
+    bench = bench_with([Pending(4, False)])
+    waiting = asyncio.Event()
+
+    async def wait(command):
+        waiting.set()
+        await asyncio.sleep(60)
+
+    bench.session.script[PutWait] = [wait]
+    task = asyncio.ensure_future(put(bench, job()))
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await bench.end()
+    assert bench.session.of(PutForget) == [PutForget((4,))]
+
+
+async def test_a_huge_batch_is_written_and_committed_in_groups(monkeypatch):
+    monkeypatch.setattr("pykvpool.client.writer.GROUP_BYTES", 2 * len(VALUE))
+    bench = bench_with([grant(7 + i, 64 * i) for i in range(5)])
+    results = await put(bench, *(job(bytes([i])) for i in range(5)))
+    assert [len(end.puts) for end in bench.session.of(PutEnd)] == [2, 2, 1]
+    assert all(result.replicas == 1 for result in results)
