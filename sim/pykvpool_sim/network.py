@@ -116,9 +116,8 @@ class Network:
         port = port or next(self._ports)
         taken = self._listening.get((host.name, port))
         if taken is not None and not taken.closed and taken.life.state is not State.DEAD:
-            raise ConfigError(
-                f"cannot listen on sim://{host.name}:{port}: {taken.life.name} does already; choose another with --listen"
-            )
+            address = f"sim://{host.name}:{port}"
+            raise ConfigError(f"cannot listen on {address}: {taken.life.name} does; choose another with --listen")
         self._listening[host.name, port] = listening = Listening(host.life, host.name, port, on_connect)
         return listening
 

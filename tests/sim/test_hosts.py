@@ -8,7 +8,7 @@ import pytest
 
 from pykvpool.runtime import Clock, Offload
 from pykvpool_sim.choosers import Fifo
-from pykvpool_sim.errors import EscapesSimulation, HostCrashed, SimulationError
+from pykvpool_sim.errors import Deadlock, EscapesSimulation, HostCrashed, SimulationError
 from pykvpool_sim.life import CURRENT_LIFE
 from pykvpool_sim.runtime import sim_runtime
 from pykvpool_sim.seeds import SEED_VARIABLE, replay_note, seeds
@@ -286,6 +286,18 @@ def test_clocks_drift_jump_and_cannot_be_compared():
             fast.clock.jump(-1)
 
     simulate(scenario)
+
+
+def test_a_deadlock_says_which_tasks_only_wait_for_their_host():
+    async def scenario(world):
+        host = world.host("a")
+        running = asyncio.ensure_future(host.run(asyncio.sleep(1)))
+        await asyncio.sleep(0)
+        host.pause()
+        await running
+
+    with pytest.raises(Deadlock, match=r"\[paused\] task a#1/"):
+        simulate(scenario)
 
 
 # -- the runtime of shells ---------------------------------------------------------------------------------------

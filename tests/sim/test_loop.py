@@ -141,6 +141,45 @@ def test_timeouts_queues_locks_shields_groups_and_generators_work():
     run(main())
 
 
+def test_gather_is_asyncios_own_to_all_who_use_it():
+    async def value(number, after_s=0.0):
+        await asyncio.sleep(after_s)
+        return number
+
+    async def fails():
+        raise KeyError("x")
+
+    async def main():
+        done = asyncio.ensure_future(value(0))
+        await done
+        shared = asyncio.ensure_future(value(1, 0.002))
+        assert await asyncio.gather(done, value(2, 0.001), shared, shared) == [0, 2, 1, 1]
+        assert await asyncio.gather(done) == [0]
+        assert await asyncio.gather() == []
+        with pytest.raises(KeyError):
+            await asyncio.gather(value(1), fails())
+        cancelled = asyncio.ensure_future(value(3, 1))
+        cancelled.cancel()
+        results = await asyncio.gather(value(1), fails(), cancelled, return_exceptions=True)
+        assert [type(result) for result in results] == [int, KeyError, asyncio.CancelledError]
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.gather(value(1), cancelled)
+        waiting = [asyncio.ensure_future(value(number, 60)) for number in range(2)]
+        for keep in (False, True):
+            gathering = asyncio.gather(*waiting, return_exceptions=keep)
+            await asyncio.sleep(0)
+            gathering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gathering
+            assert all(child.cancelled() for child in waiting)
+            waiting = [asyncio.ensure_future(value(number, 60)) for number in range(2)]
+        for child in waiting:
+            child.cancel()
+        return "the same"
+
+    assert run(main()) == asyncio.run(main()) == "the same"
+
+
 def test_first_in_first_out_is_the_order_of_asyncio_itself():
     """One workload on the real loop and on ours: whatever order asyncio has, we have."""
 
