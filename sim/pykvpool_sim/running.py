@@ -11,10 +11,14 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 from pykvpool_sim.escapes import real_world_refused
 from pykvpool_sim.generators import Generators
 from pykvpool_sim.pins import asyncio_pinned
+
+#: Set inside `collector_held`.
+_HELD: ContextVar[bool] = ContextVar("_HELD", default=False)
 
 
 @contextlib.contextmanager
@@ -37,15 +41,17 @@ def in_charge(loop: asyncio.AbstractEventLoop, generators: Generators, guarded: 
 def collector_held() -> Iterator[None]:
     """Within the block the garbage collector runs when it is called, and then looks only at what was made within the
     block. Blocks nest; the outermost counts."""
-    if gc.get_freeze_count():
+    if _HELD.get():
         yield
         return
     collecting = gc.isenabled()
     gc.disable()
     gc.freeze()
+    token = _HELD.set(True)
     try:
         yield
     finally:
+        _HELD.reset(token)
         gc.unfreeze()
         if collecting:
             gc.enable()

@@ -5,7 +5,6 @@ import contextlib
 import gc
 
 import pytest
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
