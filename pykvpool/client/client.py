@@ -187,8 +187,8 @@ class Client(Verbs):
         jobs = [_put_job(item) for item in items]
 
         async def run() -> None:
-            scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
             for chunk in chunked(jobs, WRITE_CHUNK_KEYS):
+                scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 await self._writer.put(scope_id, chunk, options, deadline_ms)
 
         await self._in_session(run)
@@ -259,8 +259,8 @@ class Client(Verbs):
         deadline_ms = self._begin(timeout_s)
 
         async def run() -> None:
-            scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
             for chunk in chunked(jobs, READ_CHUNK_KEYS):
+                scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 await self._reader.get(scope_id, chunk, deadline_ms)
 
         await self._in_session(run)
@@ -283,8 +283,8 @@ class Client(Verbs):
             [found] = located.objects
             if isinstance(found, ErrorInfo):
                 raise found.error()
-            for extent in found.extents:
-                segment = self._link.segment(extent.segment)
+            places = [(self._link.segment(extent.segment), extent) for extent in found.extents]
+            for segment, extent in places:
                 mapped = await self._fabrics.router.map_view(segment, extent.offset, extent.length)
                 if mapped is not None:
                     held.check()
