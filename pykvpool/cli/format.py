@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pykvpool.errors import InvalidArgument
+from pykvpool.model.keys import key_bytes, key_text
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -48,6 +49,11 @@ def count(number: float) -> str:
 def percent(part: float, whole: float) -> str:
     """``94.2 %``; a dash where there is nothing to be a part of."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def shown_key(text: str) -> str:
+    """A key that somebody typed, as `ls` prints it: without the control characters that would reach a terminal."""
+    return key_text(key_bytes(parse_key(text)))
 
 
 def parse_key(text: str) -> str | bytes:
