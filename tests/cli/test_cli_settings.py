@@ -12,8 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from pykvpool.cli import servers
+from pykvpool.cli.main import COMMANDS, cli
 from pykvpool.cli.options import CLIENT_KEYS, configured, section, size_option
 from pykvpool.config import Config, load
+from pykvpool.config.schema import KEYS
 from pykvpool.core.config import CoreConfig
 from pykvpool.errors import ConfigError
 
@@ -51,6 +53,18 @@ def test_every_key_of_a_section_has_a_flag_that_names_its_variable() -> None:
     text = " ".join(CliRunner().invoke(probe, ["--help"], terminal_width=200).output.split())
     for path in section("master"):
         assert f"PYKVPOOL_MASTER_{path.removeprefix('master.').upper()}" in text.replace("- ", "-")
+
+
+def test_a_flag_in_the_reference_is_one_that_a_command_takes() -> None:
+    taken = {option for name in COMMANDS for parameter in _command(name).params for option in parameter.opts}
+    assert {key.flag for key in KEYS.values() if key.flag} <= taken
+    assert KEYS["client.role"].flag == KEYS["client.name"].flag == ""
+
+
+def _command(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
 
 
 def test_a_warning_of_the_configuration_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
