@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pykvpool.errors import InvalidArgument
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -48,6 +50,12 @@ def count(number: float) -> str:
 def percent(part: float, whole: float) -> str:
     """``94.2 %``; a dash where there is nothing to be a part of."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def endpoints(found: Iterable[str]) -> str:
+    """Where a node's memory is reached: ``tcp://10.0.0.2:7001 and shm (same host and user)``."""
+    named = {"shm": "shm (same host and user)", "inproc": "inproc (same process)"}
+    return " and ".join(named.get(endpoint.partition("://")[0], endpoint) for endpoint in sorted(found, reverse=True))
 
 
 def parse_key(text: str) -> str | bytes:

@@ -52,19 +52,23 @@ def master(config: Config, supervised: bool) -> None:
 @supervised_option
 @configured(*POOL_KEYS, *section("node"), "log.level")
 def node(config: Config, supervised: bool) -> None:
-    """Run a node: lend memory of this machine to the pool until it is stopped."""
+    """Run a node: lend memory of this machine to the pool until it is stopped.
+
+    Each node has a name of its own. One that was killed is followed by the next of its name; from one that is connected
+    the name is taken only with --replace.
+    """
     _log(config)
 
     async def serve() -> None:
         async with running_node(config) as serving:
             name = serving.node.name
-            lends = f"lends {say.size(config.node.segment_size)} to {', '.join(config.pool.master)}"
-            _started(f"node {name!r} {lends}; on {serving.everywhere}")
+            lends = f"lends {say.size(config.node.segment_size)} to {' or '.join(config.pool.master)}"
+            _started(f"node {name!r} {lends}, over {serving.everywhere}")
             if supervised:
                 announce(Announcement("node", serving.addresses, serving.http))
             over = await _until_over(supervised, serving.node.wait_over())
             if over:
-                raise SessionExpired(f"node {name!r} on {socket.gethostname()} ended: {over}")
+                raise SessionExpired(f"the node on {socket.gethostname()} ended: {over}")
 
     _serve(serve)
 
