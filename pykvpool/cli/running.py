@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TypeVar
 
 from pykvpool.cli.boundary import Terminated
+from pykvpool.runtime import new_event_loop
 
 T = TypeVar("T")
 
 
 def run(main: Callable[[], Coroutine[object, object, T]]) -> T:
     """Run `main` to its end. Ctrl-C raises KeyboardInterrupt, SIGTERM `Terminated`, each after `main` was cancelled."""
-    return asyncio.run(_with_sigterm(main))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_with_sigterm(main))
 
 
 async def _with_sigterm(main: Callable[[], Awaitable[T]]) -> T:
@@ -28,8 +30,8 @@ async def _with_sigterm(main: Callable[[], Awaitable[T]]) -> T:
 
     def terminate() -> None:
         nonlocal told
-        told = True
-        if task is not None:
+        if not told and task is not None:
+            told = True  # told again (a supervisor, a process group), it must not give up what it is cleaning up
             task.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, terminate)
@@ -40,7 +42,8 @@ async def _with_sigterm(main: Callable[[], Awaitable[T]]) -> T:
             raise Terminated from None
         raise
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        if not told:
+            loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def all_of(works: Iterable[Coroutine[object, object, object]]) -> None:

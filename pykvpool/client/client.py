@@ -83,6 +83,7 @@ class Client(Verbs):
             token: the shared token, where the cluster has one.
             cluster: refuse a master of another cluster (empty: any).
             replicas, min_replicas: defaults of every put, see `PutOptions`.
+            namespace: where its keys are; not empty.
             timeout_s: default deadline of every call.
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
 
@@ -95,6 +96,8 @@ class Client(Verbs):
         _check_replicas(replicas, min_replicas)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be positive")
+        if not namespace:  # in `list_keys` and `remove_all` it would mean every namespace
+            raise InvalidArgument("the namespace is empty: a client has one of its own")
         addresses = [master] if isinstance(master, str) else list(master)
         name = name or f"client-{runtime.new_incarnation():016x}"
         hooks = SessionHooks()

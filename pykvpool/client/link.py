@@ -130,7 +130,11 @@ class MasterLink:
         self.spawn(self.call(command, Done, deadline_ms, life), type(command).__name__)
 
     async def close(self) -> None:
-        """Let clean-up finish (bounded by its own time-out), then say goodbye."""
+        """Let clean-up finish (bounded by its own time-out), then say goodbye. Without a master there is no use in
+        waiting: it cleans up after a session that does not come back."""
+        if not self.session.connected:
+            for task in self._background:
+                task.cancel()
         while self._background:
             await asyncio.wait(list(self._background))
         self.leaving = True

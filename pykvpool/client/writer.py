@@ -109,7 +109,7 @@ class Writer:
             self._statistics.put_retries += len(todo)
 
     def _worth_another_try(self, job: PutJob, deadline_ms: int) -> bool:
-        """The replicas failed, or their segments went, not the pool: others may do better."""
+        """The replicas failed or went, or the grant ran out of time; not the pool: others may do better."""
         return (
             isinstance(job.result, TransferFailed | StalePut | SegmentGone)
             and job.tries < PUT_TRIES

@@ -26,6 +26,12 @@ from pykvpool.model.replies import Reply, Welcome
 MAX_NAME_CHARS = 256
 #: Session that a hello's answer is addressed to: the real one is in the answer.
 NO_SESSION = SessionId(0)
+#: How a session ended, for people, by the reason that its fact has.
+STORIES = {
+    "goodbye": "it said goodbye",
+    "expired": "expired: no sign of life came in time",
+    "superseded": "superseded by a newer session of its name",
+}
 #: Units of a slice (see `jobs`) that closing one put costs, and ending one lease (besides one per row).
 PUT_UNITS = 16
 LEASE_UNITS = 8
@@ -46,7 +52,7 @@ def _welcome(context: Context, event: Hello) -> Welcome:
     if event.role not in ROLES:
         raise InvalidArgument(f"role {event.role!r} is unknown: one of {', '.join(ROLES)}")
     sessions, config = context.state.sessions, context.config
-    session = sessions.by_name.get(event.name)
+    session = sessions.by_name.get(sessions.name_of(event.role, event.name))
     if session is not None and session.incarnation == event.incarnation:
         if session.role != event.role:
             raise InvalidArgument(f"session {event.name!r} is a {session.role}, it cannot come back as a {event.role}")
@@ -54,11 +60,9 @@ def _welcome(context: Context, event: Hello) -> Welcome:
         return Welcome(session.id, config.session_ttl_ms, config.lease_ms, context.epoch, True)
     reason = sessions.reasons.get((event.name, event.incarnation))
     if reason is not None:
-        raise SessionExpired(
-            f"this incarnation of {event.name!r} is over ({reason}): come back with a new one", reason=reason
-        )
+        raise SessionExpired(f"{STORIES[reason]}; an incarnation that is over does not come back", reason=reason)
     if event.resume:
-        raise SessionExpired(f"session {event.resume} of {event.name!r} is unknown here: come back with a new one")
+        raise SessionExpired(f"the master does not know session {event.resume}: come back with a new one")
     if session is not None:
         context.counters["sessions_superseded_total"] += 1
         end_session(context, session, "superseded")
@@ -74,8 +78,15 @@ def _resume(context: Context, session: Session) -> None:
     session.connected = True
     session.last_seen = context.now
     _set_suspect(context, session.id, False)
+    if session.role == "node":
+        context.run_later(_requeue(context))
     context.fences.resume(session.id)
     context.hash_requests.resume(session.id)
+
+
+def _requeue(context: Context) -> Work:
+    yield from context.state.evictor.requeue_elsewhere(context.new_slice())
+    return None
 
 
 def disconnected(context: Context, session_id: SessionId) -> None:
@@ -126,7 +137,7 @@ def expire_sessions(context: Context) -> bool:
 def end_session(context: Context, session: Session, reason: str) -> None:
     """`reason`: "goodbye", "expired" or "superseded". The slow part follows in slices."""
     if session.connected and reason != "goodbye":
-        context.instruct(session.id, SessionOver(f"session {session.name!r} is over: {reason}"))
+        context.instruct(session.id, SessionOver(STORIES[reason]))
     context.emit(SessionEnded(session.id, reason))
     for segment in context.state.segments.of_session(session.id):
         lose_segment(context, segment, f"session of its node {reason}")

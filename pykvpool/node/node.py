@@ -185,7 +185,9 @@ class Node:
             await mount.destroy()
 
     def _on_session_lost(self, reason: str) -> None:
-        log.warning("node %s lost its session (%s): its memory is destroyed and lent anew", self.name, reason)
+        ended = self._session is not None and self._session.lost is not None and self._session.lost.final
+        what = "the node ends" if ended else "lent anew"
+        log.warning("node %s lost its session (%s): its memory is destroyed, and %s", self.name, reason, what)
         self._remount.set()
 
     def _end(self, reason: str) -> None:

@@ -26,6 +26,8 @@ REFUSED = [
     (commands.PutStart(ZERO, (b"a",), (1,), replicas=9), InvalidArgument, "replicas 9"),
     (commands.PutStart(ZERO, (b"a",), (1,), replicas=1, min_replicas=2), InvalidArgument, "min_replicas 2"),
     (commands.PutStart(ZERO, (b"a",), (1,), replicas=0, min_replicas=0), InvalidArgument, "replicas 0"),
+    (commands.PutStart(ZERO, (b"a",), (1,), replicas=2, min_granted=3), InvalidArgument, "min_granted 3"),
+    (commands.PutStart(ZERO, (b"a",), (1,), replicas=3, min_replicas=2, min_granted=1), InvalidArgument, "min_granted"),
     (commands.PutStart(ZERO, (b"a",), (1,), wait_ms=-1), InvalidArgument, "wait_ms"),
     (commands.PutStart(ScopeId(99), (b"a",), (1,)), InvalidArgument, "scope 99"),
     (commands.PutStart(ScopeId(-1), (b"a",), (1,)), InvalidArgument, "scope -1"),
@@ -92,6 +94,7 @@ def test_p12_one_bad_key_costs_its_own_entry_only(world: World) -> None:
 WRITES = [
     commands.PutStart(ZERO, (b"a",), (1,)),
     commands.PutWait((), 0),
+    commands.PutForget(()),
     commands.PutEnd((), (), ()),
     commands.PutRevoke(()),
     commands.SetPin(ZERO, (b"a",), commands.Pin.HARD),
@@ -144,7 +147,7 @@ def test_p12_a_hello_with_a_bad_name_or_role_is_refused(world: World, name: str,
 def test_p12_a_session_does_not_change_its_role(world: World) -> None:
     world.hello("n", "client", incarnation=77)
     with pytest.raises(InvalidArgument, match="cannot come back"):
-        world.hello("n", "node", incarnation=77)
+        world.hello("n", "reader", incarnation=77)
 
 
 def test_p12_an_unknown_session_is_told_so(world: World) -> None:
@@ -194,6 +197,37 @@ def test_p12_replies_are_kept_until_acknowledged_and_their_number_is_bounded(new
     assert isinstance(error_of(client.replies[sent[0]][1]), InvalidArgument)
     client.repeat(sent[2], commands.Heartbeat())
     assert isinstance(client.replies[sent[2]][1], Beat)
+
+
+def test_p12_a_reply_that_arrived_out_of_order_is_forgotten_but_its_request_is_not_new_again(new_world: Any) -> None:
+    world = new_world(max_requests_per_session=3)
+    world.node("n", 640)
+    client = world.client()
+    client.put(b"a", pin=commands.Pin.HARD)
+    start = client.last_request + 1
+    world.step(Request(client.id, RequestId(start), RequestId(start - 1), commands.PutWait((), 5_000)))
+    for number in range(start + 1, start + 9):
+        received = (RequestId(number - 1),) if number > start + 1 else ()
+        command = commands.PutStart(world.scope, (b"%d" % number,), (64,))
+        world.step(Request(client.id, RequestId(number), RequestId(start - 1), command, received))
+        assert not isinstance(client.reply(number), ErrorInfo), "a long wait pins no other replies"
+    client.last_request = start + 8
+    puts = world.core._context.state.puts.last_id
+    again = commands.PutStart(world.scope, (b"again",), (64,))
+    client.repeat(start + 2, again)
+    assert isinstance(error_of(client.replies[start + 2][1]), InvalidArgument)
+    assert world.core._context.state.puts.last_id == puts
+
+
+def test_p12_requests_that_arrive_out_of_order_are_each_carried_out_once(world: World) -> None:
+    client = world.peer("client")
+    for number in (5, 3, 5, 3, 1):
+        client.repeat(number, commands.Heartbeat())
+    assert {number: len(replies) for number, replies in client.replies.items()} == {5: 2, 3: 2, 1: 1}
+    assert world.core.counters["requests_total"] == 3
+    client.last_request = 1 << 40
+    client.send(commands.Heartbeat())
+    assert "leaps" in error_of(client.reply(client.last_request)).message
 
 
 def test_p12_a_request_cannot_acknowledge_itself(world: World) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from pykvpool.errors import SessionExpired
 from pykvpool.model import commands
-from pykvpool.model.events import Tick
+from pykvpool.model.events import Hello, Tick
 from pykvpool.model.facts import SessionEnded, SessionOpened
 from pykvpool.model.instructions import SessionOver
 from pykvpool.model.replies import Beat, Existing, PutGrant, State
-from tests.core.driver import World
+from tests.core.driver import World, error_of
 
 
 def test_the_same_incarnation_resumes_and_keeps_everything(world: World) -> None:
@@ -51,6 +51,16 @@ def test_a_superseded_incarnation_is_told_so_and_pushes_nobody_out(world: World)
     assert isinstance(new.ask(commands.Heartbeat(), Beat), Beat)
 
 
+def test_who_insists_on_its_session_gets_that_one_or_none(world: World) -> None:
+    client = world.client()
+    event = Hello(50, "client", "client", client.incarnation, resume=client.id)
+    assert world.step(event).replies[0][2].resumed
+    for name, incarnation in (("client", client.incarnation + 1), ("stranger", 99)):
+        reply = world.step(Hello(51, name, "client", incarnation, resume=client.id)).replies[0][2]
+        assert error_of(reply).kind == "SessionExpired"
+    assert client.exists(b"a") == [0], "nobody was pushed out"
+
+
 def test_only_so_many_ended_incarnations_are_remembered(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setattr("pykvpool.core.sessions.REMEMBERED_INCARNATIONS", 2)
     old = [world.peer("a") for _ in range(4)]
@@ -73,12 +83,13 @@ def test_time_that_runs_backwards_is_taken_as_standing_still(world: World) -> No
     world.node("n", 640)
     client = world.client()
     client.put(b"a")
-    lease = client.lease(b"a", lease_ms=5_000)
+    world.advance(900)
+    client.exists(b"a")
     world.now -= 900
-    client.fine(commands.Renew((lease,), 5_000))
-    assert world.core.next_deadline() is not None
+    lease = client.lease(b"a", lease_ms=5_000)
     world.now += 900
     world.advance(4_999)
+    assert lease in world.core._context.leases.by_id
     client.fine(commands.Renew((lease,), 5_000))
 
 
