@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -73,3 +74,20 @@ async def test_a_file_is_replaced_when_complete_and_left_alone_when_not(
 async def test_devices_are_written_in_place() -> None:
     await files.write("/dev/null", memoryview(b"x"), lambda moved: None)
     assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("work", ["read", "write"])
+def test_a_named_pipe_with_nobody_at_its_other_end_can_be_given_up(tmp_path: Path, work: str) -> None:
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+
+    async def give_up() -> None:
+        if work == "read":
+            task = asyncio.ensure_future(files.read(pipe, lambda moved: None))
+        else:
+            task = asyncio.ensure_future(files.write(pipe, memoryview(b"x"), lambda moved: None))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(give_up())  # returns, though a thread is still opening the pipe

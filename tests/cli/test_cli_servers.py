@@ -98,6 +98,17 @@ def test_ctrl_c_while_a_put_waits_for_its_input(address: str) -> None:
     assert err == "pykvpool: interrupted\n"
 
 
+def test_ctrl_c_ends_a_put_whose_input_stays_open(address: str) -> None:
+    with command("put", "key", "-", "--master", address) as process:
+        assert process.stdin is not None
+        process.stdin.write("x" * (1 << 20))
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        assert gone(process.pid)
+        _, err = finish(process, EXIT_INTERRUPTED)
+    assert err == "pykvpool: interrupted\n"
+
+
 def test_ctrl_c_while_a_get_waits_for_a_master_that_does_not_answer() -> None:
     silent = socket.create_server(("127.0.0.1", 0))
     address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
