@@ -72,9 +72,11 @@ async def write(path: str, data: memoryview, moved: Moved) -> None:
     try:
         await _write_to(beside, data, moved)
         await aiofiles.os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # never made, or not ours to remove: the first error says why
             await aiofiles.os.remove(beside)
+        if isinstance(error, OSError) and error.filename == beside:
+            raise OSError(error.errno, error.strerror, path) from error  # the name that people gave
         raise
 
 

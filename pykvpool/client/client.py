@@ -282,7 +282,7 @@ class Client(Verbs):
         try:
             [found] = located.objects
             if isinstance(found, ErrorInfo):
-                raise found.error()
+                raise found.error(hash_)
             for extent in found.extents:
                 segment = self._link.segment(extent.segment)
                 mapped = await self._fabrics.router.map_view(segment, extent.offset, extent.length)
