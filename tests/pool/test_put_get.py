@@ -44,7 +44,7 @@ async def test_another_size_under_a_key_is_a_conflict(pool):
 
 async def test_a_missing_key_is_not_an_empty_value(pool):
     client = await pool.client()
-    with pytest.raises(KeyNotFound, match="^nobody: no readable object"):
+    with pytest.raises(KeyNotFound, match=r"^nobody: no readable object"):
         await client.get("nobody")
     assert client.statistics().get_misses == 1
 
@@ -57,7 +57,7 @@ async def test_every_question_that_finds_nothing_names_the_key(pool):
         *await client.pin(["nobody"]),
         *await client.get_batch([b"\xff\x00"]),
     ]
-    with pytest.raises(KeyNotFound, match="^nobody: "):
+    with pytest.raises(KeyNotFound, match=r"^nobody: "):
         await client.view("nobody")
     assert [error.message.partition(":")[0] for error in errors] == ["nobody", "nobody", "nobody", "0xff00"]
 
