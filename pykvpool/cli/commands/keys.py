@@ -107,7 +107,8 @@ def _as_json(key: str, found: ObjectStat, places: list[str]) -> dict[str, object
 
 def _table(key: str, found: ObjectStat, places: list[str]) -> Table:
     table = Table(title=key, title_justify="left", show_header=False)
-    table.add_row("size", f"{say.size(found.size_bytes)} ({say.counted(found.size_bytes, 'byte')})")
+    exact = f" ({say.counted(found.size_bytes, 'byte')})" if found.size_bytes >= 1024 else ""
+    table.add_row("size", say.size(found.size_bytes) + exact)
     table.add_row("checksum", "not known yet" if found.checksum is None else f"xxh3-64 {found.checksum:016x}")
     table.add_row("pin", found.pin.name.lower())
     table.add_row("leases", str(found.leases))
