@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pykvpool.errors import InvalidArgument
+from pykvpool.model.keys import key_bytes, key_text
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -57,6 +58,11 @@ def counted(number: float, noun: str) -> str:
 def percent(part: float, whole: float) -> str:
     """``94.2 %``; a dash where there is nothing to be a part of."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def shown_key(text: str) -> str:
+    """A key that somebody typed, as `ls` prints it: without the control characters that would reach a terminal."""
+    return key_text(key_bytes(parse_key(text)))
 
 
 def endpoints(found: Iterable[str]) -> str:

@@ -54,15 +54,16 @@ class Text:
 
     #: What it names, for people.
     what: str = "text"
+    may_be_empty: bool = True
     name: ClassVar[str] = "text"
     bounds: ClassVar[str] = ""
 
     @property
     def allowed(self) -> str:
-        return f"{self.what} in one line"
+        return f"{self.what} in one line" + ("" if self.may_be_empty else ", not empty")
 
     def parse(self, raw: object) -> str:
-        if not isinstance(raw, str) or not raw.isprintable():
+        if not isinstance(raw, str) or not raw.isprintable() or not (raw or self.may_be_empty):
             raise refused(self, raw)
         return raw
 
@@ -189,6 +190,56 @@ class Listen:
 
     def parse_text(self, text: str) -> str:
         return self.parse(text.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class DataListen:
+    """Where a node serves blocks over TCP, with ``tcp://`` in front or without."""
+
+    name: ClassVar[str] = "host:port"
+    bounds: ClassVar[str] = ""
+
+    @property
+    def allowed(self) -> str:
+        return "'host:port', '[ipv6]:port' or the same after 'tcp://'"
+
+    def parse(self, raw: object) -> str:
+        if isinstance(raw, str):
+            try:
+                host, port = parse_host_port(raw.strip().removeprefix("tcp://"))
+            except ValueError:
+                raise refused(self, raw) from None
+            return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        raise refused(self, raw)
+
+    def parse_text(self, text: str) -> str:
+        return self.parse(text)
+
+
+#: A host alone, or with a port; an IPv6 address alone needs no brackets.
+_ADVERTISED = re.compile(r"[\w.-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?|[0-9A-Fa-f:.]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """Under which name others reach a listener; empty: the one that it listens on."""
+
+    name: ClassVar[str] = "host"
+    bounds: ClassVar[str] = ""
+
+    @property
+    def allowed(self) -> str:
+        return "a host name or IP address, maybe with ':port'; or nothing"
+
+    def parse(self, raw: object) -> str:
+        if isinstance(raw, str):
+            text = raw.strip()
+            if not text or _ADVERTISED.fullmatch(text):
+                return text
+        raise refused(self, raw)
+
+    def parse_text(self, text: str) -> str:
+        return self.parse(text)
 
 
 @dataclass(frozen=True, slots=True)

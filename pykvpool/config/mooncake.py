@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pykvpool.config.kinds import Choice, Text, parse_host_port
+from pykvpool.config.kinds import Advertised, Choice, Text, parse_host_port
 from pykvpool.config.quantities import Size
 
 #: Mooncake's protocols that have a meaning here: shm and tcp, the cheapest that works, as everywhere in the pool.
@@ -90,8 +90,9 @@ def _tenant(result: Translated, value: object) -> None:
 
 
 def _hostname(result: Translated, value: object) -> None:
-    if _text(value):
-        result.values["node.advertise"] = value
+    host = Advertised().parse(value)
+    if host:
+        result.values["node.advertise"] = host
 
 
 def _metadata_server(result: Translated, value: object) -> None:

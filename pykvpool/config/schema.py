@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pykvpool.config.kinds import Absent, Address, Choice, Kind, Listen, Several, Switch, Text
+from pykvpool.config.kinds import Absent, Address, Advertised, Choice, DataListen, Kind, Listen, Several, Switch, Text
 from pykvpool.config.quantities import Duration, Ratio, Size, Whole
 from pykvpool.model.commands import MAX_REPLICAS
 from pykvpool.model.keys import DEFAULT_NAMESPACE
@@ -131,10 +131,10 @@ class NodeConfig:
         False, Switch(), "Take the name over from a node that is connected now; what that one holds is lost."
     )
     segment_size: int = key(1024**3, Size(1), "Memory it lends.")
-    data_listen: str = key("tcp://127.0.0.1:0", Address(), "Where it serves blocks over TCP; port 0 takes a free one.")
-    advertise: str = key(
-        "", Text("a host name or IP address"), "Host under which others reach it. Empty: the host it listens on."
+    data_listen: str = key(
+        "tcp://127.0.0.1:0", DataListen(), "Where it serves blocks over TCP; port 0 takes a free one."
     )
+    advertise: str = key("", Advertised(), "Host under which others reach it. Empty: the host it listens on.")
     shm_dir: str = key(
         "",
         Text("a directory"),
@@ -153,7 +153,9 @@ class ClientConfig:
 
     name: str = key("", Text("a name"), "Unique name in the cluster. Empty: a random one.", flag=None)
     role: str = key("client", Choice(("client", "reader")), "A reader may not write.", flag=None)
-    namespace: str = key(DEFAULT_NAMESPACE, Text("a namespace"), "Keeps keys of different users apart.")
+    namespace: str = key(
+        DEFAULT_NAMESPACE, Text("a namespace", may_be_empty=False), "Keeps keys of different users apart."
+    )
     replicas: int = key(1, Whole(1, MAX_REPLICAS), "Copies of each object, on different nodes.")
     min_replicas: int = key(
         0,

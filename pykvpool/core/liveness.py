@@ -2,7 +2,8 @@
 
 Any request is a sign of life. A lost connection starts a shorter clock; until it runs out the session is whole, and a
 node's segments are *suspect*: read from last, not written to. When a session ends, its commands are refused at once;
-its unfinished puts go to quarantine, its leases end and its tickets go in slices, and a node's segments go.
+its unfinished puts go to quarantine and its tickets go in slices, and a node's segments go. Its leases end with its
+goodbye; else they run out in their own time, as a reader that cannot hear us believes in them until then.
 """
 
 from __future__ import annotations
@@ -138,10 +139,11 @@ def _clear(context: Context, session: SessionId, reason: str) -> Work:
         context.fences.all_drained(session)
     yield from _close_puts(context, session, "revoked" if drained else reason, drained)
     context.fences.session_over(session)
-    work = context.new_slice()
-    for lease_id in context.leases.of_session(session):
-        if work.spend(LEASE_UNITS + context.end_lease(lease_id)):
-            yield
+    if drained:
+        work = context.new_slice()
+        for lease_id in context.leases.of_session(session):
+            if work.spend(LEASE_UNITS + context.end_lease(lease_id)):
+                yield
     yield from context.waiting.drop_session(session, context.new_slice())
     return None
 

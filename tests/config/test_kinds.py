@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykvpool.config import HostPort, parse_host_port, parse_size
-from pykvpool.config.kinds import Address, Listen, Switch
+from pykvpool.config.kinds import Address, Advertised, DataListen, Listen, Switch
 from pykvpool.config.quantities import Duration, Ratio, Size, Whole
 from pykvpool.config.schema import KEYS
 
@@ -135,6 +135,36 @@ def test_what_is_no_address_is_refused(raw) -> None:
     with pytest.raises(ValueError, match="expected an address like"):
         Address().parse(raw)
     assert Address(may_be_empty=True).parse("") == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("0.0.0.0:7001", "tcp://0.0.0.0:7001"),
+        ("tcp://host:0", "tcp://host:0"),
+        ("tcp://[::1]:7", "tcp://[::1]:7"),
+        ("[::]:7", "tcp://[::]:7"),
+    ],
+)
+def test_where_data_is_served_may_be_given_with_its_scheme_or_without(given: str, meant: str) -> None:
+    assert DataListen().parse_text(given) == meant
+
+
+@pytest.mark.parametrize("given", ["unix:///run/x.sock", "tcp://", "host", "tcp://host:99999", "inproc://x", "", 7001])
+def test_where_data_cannot_be_served_is_refused(given: object) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        DataListen().parse(given)
+
+
+@pytest.mark.parametrize("given", ["", "host", "a.b-c.d:7", "10.0.0.1", "fe80::1", "[fe80::1]", "[::1]:99"])
+def test_an_advertised_host_is_taken_as_it_is(given: str) -> None:
+    assert Advertised().parse_text(given) == given
+
+
+@pytest.mark.parametrize("given", ["bad host", "tcp://host", "host:port", "a/b", "host:1:2,", 5])
+def test_a_host_that_nobody_could_reach_is_refused(given: object) -> None:
+    with pytest.raises(ValueError, match="a host name or IP address"):
+        Advertised().parse(given)
 
 
 @pytest.mark.parametrize(

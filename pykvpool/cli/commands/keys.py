@@ -92,7 +92,7 @@ def _places(client: Client, found: ObjectStat) -> list[str]:
 
 def _as_json(key: str, found: ObjectStat, places: list[str]) -> dict[str, object]:
     return {
-        "key": key,
+        "key": say.shown_key(key),
         "size_bytes": found.size_bytes,
         "checksum": None if found.checksum is None else f"{found.checksum:016x}",
         "pin": found.pin.name.lower(),
@@ -106,7 +106,7 @@ def _as_json(key: str, found: ObjectStat, places: list[str]) -> dict[str, object
 
 
 def _table(key: str, found: ObjectStat, places: list[str]) -> Table:
-    table = Table(title=key, title_justify="left", show_header=False)
+    table = Table(title=say.shown_key(key), title_justify="left", show_header=False)
     exact = f" ({say.counted(found.size_bytes, 'byte')})" if found.size_bytes >= 1024 else ""
     table.add_row("size", say.size(found.size_bytes) + exact)
     table.add_row("checksum", "not known yet" if found.checksum is None else f"xxh3-64 {found.checksum:016x}")
@@ -138,6 +138,8 @@ def rm(
     """
     if sum((bool(keys), pattern is not None, everything)) != 1:
         raise click.UsageError("name KEYs, or give --pattern or --all: one of the three")
+    if pattern == "":  # an unset variable of a script, most likely
+        raise click.UsageError("the pattern is empty and matches no key: --all removes every object")
     if all_namespaces and keys:
         raise click.UsageError("--all-namespaces goes with --pattern or --all")
     if keys:

@@ -19,7 +19,7 @@ from pykvpool.cli import format as say
 from pykvpool.cli.options import POOL_KEYS, configured, section
 from pykvpool.cli.running import run
 from pykvpool.cli.servers import describe_pool, running_master, running_node
-from pykvpool.cli.supervised import Announcement, announce, end_of, standard_input
+from pykvpool.cli.supervised import Announcement, announce, check_standard_input, end_of, standard_input
 from pykvpool.config import Config
 from pykvpool.errors import SessionExpired
 
@@ -37,6 +37,8 @@ supervised_option = click.option(
 def master(config: Config, supervised: bool) -> None:
     """Run the master. It keeps no blocks, only where they are; start nodes to lend memory to the pool."""
     _log(config)
+    if supervised:
+        check_standard_input()
 
     async def serve() -> None:
         async with running_master(config) as serving:
@@ -58,6 +60,8 @@ def node(config: Config, supervised: bool) -> None:
     the name is taken only with --replace.
     """
     _log(config)
+    if supervised:
+        check_standard_input()
 
     async def serve() -> None:
         async with running_node(config) as serving:
