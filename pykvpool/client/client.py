@@ -285,7 +285,7 @@ class Client(Verbs):
         try:
             [found] = located.objects
             if isinstance(found, ErrorInfo):
-                raise found.error()
+                raise found.error(hash_)
             places = [(self._link.segment(extent.segment), extent) for extent in found.extents]
             for segment, extent in places:
                 mapped = await self._fabrics.router.map_view(segment, extent.offset, extent.length)

@@ -138,7 +138,7 @@ class Reader:
         wanted = []
         for job, found in zip(jobs, located.objects, strict=True):
             if isinstance(found, ErrorInfo):
-                job.result = found.error()
+                job.result = found.error(job.hash)
                 continue
             try:
                 pieces = take(job.destination(found.size_bytes), found.size_bytes)

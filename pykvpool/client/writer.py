@@ -196,7 +196,7 @@ class _Batch:
                 case Pending():
                     still[entry.ticket] = job
                 case ErrorInfo():
-                    job.result = entry.error()
+                    job.result = entry.error(job.hash)
         if not waited:
             self._statistics.puts_waited += len(still)
         self._waiting = still
@@ -262,7 +262,7 @@ class _Batch:
             reply = await self._link.call(command, Done, self._deadline_ms, self._life)
             errors = reply.errors or (None,) * len(good)
             for put, error in zip(good, errors, strict=True):
-                put.job.result = error.error() if error is not None else self._result(put)
+                put.job.result = error.error(put.job.hash) if error is not None else self._result(put)
         if bad:
             self._revoke(bad)
         del self._open[: len(group)]

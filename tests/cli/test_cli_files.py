@@ -71,6 +71,13 @@ async def test_a_file_is_replaced_when_complete_and_left_alone_when_not(
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
+async def test_a_place_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    path = str(tmp_path / "none" / "out")
+    with pytest.raises(FileNotFoundError) as refused:
+        await files.write(path, memoryview(b"x"), lambda moved: None)
+    assert refused.value.filename == path
+
+
 async def test_devices_are_written_in_place() -> None:
     await files.write("/dev/null", memoryview(b"x"), lambda moved: None)
     assert not Path("/dev/null").is_file()

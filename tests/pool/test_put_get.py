@@ -46,9 +46,22 @@ async def test_another_size_under_a_key_is_a_conflict(pool):
 
 async def test_a_missing_key_is_not_an_empty_value(pool):
     client = await pool.client()
-    with pytest.raises(KeyNotFound):
+    with pytest.raises(KeyNotFound, match=r"^nobody: no readable object"):
         await client.get("nobody")
     assert client.statistics().get_misses == 1
+
+
+async def test_every_question_that_finds_nothing_names_the_key(pool):
+    client = await pool.client()
+    errors = [
+        *await client.stat(["nobody"]),
+        *await client.remove_batch(["nobody"]),
+        *await client.pin(["nobody"]),
+        *await client.get_batch([b"\xff\x00"]),
+    ]
+    with pytest.raises(KeyNotFound, match=r"^nobody: "):
+        await client.view("nobody")
+    assert [error.message.partition(":")[0] for error in errors] == ["nobody", "nobody", "nobody", "0xff00"]
 
 
 async def test_pieces_are_gathered_and_scattered(pool):
@@ -73,6 +86,7 @@ async def test_a_batch_gives_one_result_per_key_and_a_bad_one_costs_only_itself(
     got = await client.get_batch(["a", "nobody", "c", ""])
     assert got[0] == b"A" and got[2] == b"C"
     assert isinstance(got[1], KeyNotFound) and isinstance(got[3], InvalidArgument)
+    assert "nobody" in got[1].message
 
 
 async def test_one_batch_may_hold_a_key_twice(pool):
