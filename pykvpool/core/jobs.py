@@ -34,6 +34,21 @@ class Slice:
         return True
 
 
+class Pace:
+    """What paces work that is begun in one step and carried on in others, each with a slice of its own."""
+
+    __slots__ = ("cancelled", "work")
+
+    def __init__(self, work: Slice) -> None:
+        #: The slice of the step under way.
+        self.work = work
+        #: Nobody wants the result any more: come to an end.
+        self.cancelled = False
+
+    def spend(self, units: int) -> bool:
+        return self.work.spend(units)
+
+
 class Job:
     """Work under way, for a session's command or for the master itself (session None)."""
 

@@ -25,8 +25,9 @@ from pykvpool.core.placement import Placement
 from pykvpool.core.refusal import refusal
 from pykvpool.core.requests import Seen
 from pykvpool.core.sessions import Session
+from pykvpool.core.tickets import GRANT_UNITS
 from pykvpool.core.validate import validate
-from pykvpool.core.waiting import GRANT_UNITS, Waiting
+from pykvpool.core.waiting import Waiting
 from pykvpool.errors import InvalidArgument, Overloaded, PoolError, SessionExpired
 from pykvpool.model.events import Disconnected, Event, Hello, Request, Tick
 from pykvpool.model.facts import Fact

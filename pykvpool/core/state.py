@@ -74,8 +74,17 @@ class DurableState:
         record = self.segments.by_id.get(segment)
         return record is not None and not record.going
 
+    @property
+    def hides(self) -> bool:
+        """Are some resident rows not to be found, so that each one has to be asked about (`is_visible`)?"""
+        return bool(self.segments.going) or self.evictor.sealed
+
     def is_visible(self, row: int) -> bool:
-        """Has a resident row a copy in a segment that is not going? Asked only while some segment is."""
+        """May a resident row be found? Not if all its copies are going, nor if it is about to be evicted."""
+        return not self.evictor.is_hidden(row) and self.has_copy(row)
+
+    def has_copy(self, row: int) -> bool:
+        """Has a resident row a copy in a segment that is not going?"""
         going, table = self.segments.going, self.catalog.replicas
         return any(table.segment[replica] not in going for replica in table.of_object(self.catalog.replica[row]))
 
@@ -208,7 +217,7 @@ class DurableState:
             self.evictor.recheck(parent)
         ghost = catalog.ghosts[fact.scope].get(fact.hash, NONE)
         if ghost != NONE:
-            self.evictor.orphaned(ghost)
+            self.evictor.orphaned(ghost, row)
 
     def _extents_freed(self, fact: facts.ExtentsFreed) -> None:
         row = self.catalog.by_put.get(fact.put_id)

@@ -23,6 +23,8 @@ def validate(context: Context) -> None:
     check_puts(context)
     check_leases(context)
     check_evictor(context.state)
+    searching = bool(context.state.evictor._taken_from) or context.state.evictor.sealed
+    invariant(context.waiting.is_placing() or not searching, "a search ends with the placing that it is for")
 
 
 def check_space(state: DurableState) -> None:
@@ -171,9 +173,15 @@ def check_leases(context: Context) -> None:
 def check_evictor(state: DurableState) -> None:
     """Every resident row has a place, and what is set aside is so for a reason that still holds."""
     evictor, catalog = state.evictor, state.catalog
+    taken, children = dict(evictor._taken_from), Counter[int]()
     for row, where in enumerate(evictor.where):
         resident = row < len(catalog) and catalog.state[row] == RESIDENT
         invariant(resident == (where != ABSENT), "the evictor knows the resident rows, and no others")
-        invariant(where != TAKEN, "no plan is left open")
+        if where == TAKEN:
+            invariant(taken.pop(row, None) is not None, "a taken row is one of the search under way")
+            invariant(not catalog.leases[row] and catalog.pin[row] != Pin.HARD, "what protects a taken row is noticed")
+            children[catalog.parent[row]] += 1
         if where == PARKED:
             invariant(evictor.reason_to_stay(row) != "", "a parked row may not go")
+    del children[NONE]
+    invariant(not taken and evictor._taken_children == children, "taken rows and children are counted right")

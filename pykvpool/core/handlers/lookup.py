@@ -34,7 +34,7 @@ DESCRIBE_UNITS = 4
 def find_rows(context: Context, scope: ScopeId, hashes: tuple[bytes, ...]) -> list[int]:
     """Row of each readable object, NONE for the others."""
     rows = list(map(context.state.catalog.index[scope].get, hashes, repeat(NONE)))
-    if context.state.segments.going:
+    if context.state.hides:
         visible = context.state.is_visible
         rows = [row if row != NONE and visible(row) else NONE for row in rows]
     return rows
@@ -48,7 +48,7 @@ def _count(context: Context, hashes: int, hits: int) -> None:
 def exists(context: Context, session: Session, request_id: RequestId, command: Exists) -> Flags:
     check_scope(context, command.scope)
     check_hashes(command.hashes)
-    if context.state.segments.going:
+    if context.state.hides:
         flags = bytes([row != NONE for row in find_rows(context, command.scope, command.hashes)])
     else:
         flags = bytes(map(context.state.catalog.index[command.scope].__contains__, command.hashes))

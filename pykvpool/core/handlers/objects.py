@@ -81,13 +81,14 @@ class _Filter:
         if len(pattern) > MAX_KEY_BYTES:
             raise LimitExceeded(f"the pattern has {len(pattern)} characters: at most {MAX_KEY_BYTES} are allowed")
         self._catalog = context.state.catalog
+        self._evictor = context.state.evictor
         self._scopes = context.state.scopes
         self._namespace = namespace
         self._pattern: Pattern[str] | None = None if pattern == "*" else compile_pattern(translate(pattern))
 
     def matches(self, row: int) -> bool:
         catalog = self._catalog
-        if catalog.state[row] != RESIDENT:
+        if catalog.state[row] != RESIDENT or self._evictor.is_hidden(row):
             return False
         if self._namespace and self._scopes[catalog.scope[row]].namespace != self._namespace:
             return False
@@ -128,7 +129,7 @@ def list_keys(context: Context, session: Session, request_id: RequestId, command
     rows: list[int] = []
     row = command.cursor
     end = min(len(catalog), row + PAGE_SLICES * context.config.slice_objects)
-    hidden = bool(context.state.segments.going)
+    hidden = context.state.hides
     while row < end and len(rows) < command.limit:
         if wanted.matches(row) and not (hidden and not context.state.is_visible(row)):
             rows.append(row)
