@@ -20,6 +20,7 @@ from pykvpool.core.fences import Fences
 from pykvpool.core.handlers import HANDLERS
 from pykvpool.core.hash_requests import HashRequests
 from pykvpool.core.jobs import Job
+from pykvpool.core.leases import LEASE_UNITS
 from pykvpool.core.liveness import disconnected, expire_sessions, hello
 from pykvpool.core.placement import Placement
 from pykvpool.core.refusal import refusal
@@ -34,9 +35,6 @@ from pykvpool.model.facts import Fact
 from pykvpool.model.ids import LeaseId, PutId
 from pykvpool.model.replies import ErrorInfo, Reply
 
-#: Units of a slice (see `jobs`) that expiring one lease costs, besides one per row.
-LEASE_UNITS = 8
-
 
 class MasterCore:
     """Decides for one pool. `epoch` names this life of the master; sessions and interned scopes of another are void."""
@@ -49,6 +47,8 @@ class MasterCore:
         context.hash_requests = HashRequests(context)
         #: Something was due in the last step that one slice did not finish.
         self._more_due = False
+        #: A job had its slice in this step.
+        self._advanced = False
 
     @property
     def config(self) -> CoreConfig:
@@ -67,6 +67,7 @@ class MasterCore:
         """One event at `now` (ms). Raises only for bugs (`InternalError`): what peers do wrong is answered."""
         context = self._context
         context.begin(now)
+        self._advanced = False
         if isinstance(event, Request):
             self._request(event)
         elif isinstance(event, Hello):
@@ -76,7 +77,8 @@ class MasterCore:
         elif not isinstance(event, Tick):
             raise InvalidArgument(f"{type(event).__name__} is not an event")
         self._expire()
-        self._run_slice()
+        if not self._advanced:
+            self._run_slice()
         context.waiting.pump()
         context.waiting.flush()
         return context.effects
@@ -198,6 +200,7 @@ class MasterCore:
             job.finish(refusal(error))
         else:
             self._context.jobs.add(job)
+            self._advanced = True
 
     def _expire(self) -> None:
         """End what is due, a slice of each kind."""

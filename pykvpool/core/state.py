@@ -44,9 +44,12 @@ class DurableState:
         self.evictor = Evictor(self.catalog, policy)
         #: Rows of resident objects with a hard pin, in order.
         self.hard_pinned: dict[int, None] = {}
+        self.hard_pinned_bytes = 0
         #: Objects whose key is gone while readers hold leases, and their bytes in all replicas.
         self.lingering = 0
         self.lingering_bytes = 0
+        #: The same with one copy of each.
+        self.lingering_object_bytes = 0
         self._methods: dict[type, Callable[[Any], None]] = {
             facts.ScopeInterned: self._scope_interned,
             facts.SessionOpened: self._session_opened,
@@ -157,8 +160,7 @@ class DurableState:
             fact.landed,
         )  # fmt: skip
         self.evictor.added(row, self.moment)
-        if put.pin == Pin.HARD:
-            self.hard_pinned[row] = None
+        self._set_hard_pinned(row, put.pin == Pin.HARD)
 
     def _put_closed(self, fact: facts.PutClosed) -> None:
         put = self._close(fact.put_id, fact.quarantined)
@@ -206,9 +208,10 @@ class DurableState:
         catalog = self.catalog
         row = self._row(fact.scope, fact.hash, fact.put_id)
         self.evictor.removed(row, evicted=fact.reason == "evicted")
-        self.hard_pinned.pop(row, None)
+        self._set_hard_pinned(row, False)
         if fact.lingering:
             self.lingering += 1
+            self.lingering_object_bytes += catalog.size[row]
             self.lingering_bytes += self.replica_bytes(row)
         else:
             self._free_replicas(row)
@@ -223,6 +226,7 @@ class DurableState:
         row = self.catalog.by_put.get(fact.put_id)
         invariant(row != NONE and self.catalog.state[row] == LINGERING, "only a lingering object's extents are freed")
         self.lingering -= 1
+        self.lingering_object_bytes -= self.catalog.size[row]
         self.lingering_bytes -= self.replica_bytes(row)
         self._free_replicas(row)
         self.catalog.bury(row)
@@ -255,11 +259,16 @@ class DurableState:
         row = self.catalog.find(fact.scope, fact.hash)
         invariant(row != NONE, "a fact names an object that is there")
         self.catalog.pin[row] = fact.pin
-        if fact.pin == Pin.HARD:
-            self.hard_pinned[row] = None
-        else:
-            self.hard_pinned.pop(row, None)
+        self._set_hard_pinned(row, fact.pin == Pin.HARD)
         self.evictor.pin_changed(row)
+
+    def _set_hard_pinned(self, row: int, pinned: bool) -> None:
+        if pinned and row not in self.hard_pinned:
+            self.hard_pinned[row] = None
+            self.hard_pinned_bytes += self.catalog.size[row]
+        elif not pinned and row in self.hard_pinned:
+            del self.hard_pinned[row]
+            self.hard_pinned_bytes -= self.catalog.size[row]
 
     def _checksum_set(self, fact: facts.ChecksumSet) -> None:
         row = self.catalog.by_put.get(fact.put_id)

@@ -61,7 +61,7 @@ def check_space(state: DurableState) -> None:
 def check_rows(state: DurableState) -> None:
     """Index, ghosts, put_ids, replica lists and totals agree with the rows."""
     catalog = state.catalog
-    resident = lingering = resident_bytes = lingering_bytes = 0
+    resident = lingering = resident_bytes = lingering_bytes = lingering_object_bytes = 0
     for row in range(len(catalog)):
         kind, scope = catalog.state[row], catalog.scope[row]
         if kind == RESIDENT:
@@ -72,6 +72,7 @@ def check_rows(state: DurableState) -> None:
         elif kind == LINGERING:
             lingering += 1
             lingering_bytes += state.replica_bytes(row)
+            lingering_object_bytes += catalog.size[row]
             invariant(catalog.leases[row] > 0, "an object lingers for a lease")
             invariant(not catalog.children[row] and catalog.parent[row] == NONE, "a lingering row is in no chain")
         elif kind == GHOST:
@@ -89,6 +90,7 @@ def check_rows(state: DurableState) -> None:
     invariant(catalog.count == resident == sum(map(len, catalog.index)), "objects are counted right")
     invariant(catalog.resident_bytes == resident_bytes, "object bytes are counted right")
     invariant((state.lingering, state.lingering_bytes) == (lingering, lingering_bytes), "lingering ones too")
+    invariant(state.lingering_object_bytes == lingering_object_bytes, "and with one copy each")
     by_segment = Counter(replica for s in catalog.replicas.heads for replica in catalog.replicas.in_segment(s))
     of_objects = Counter(
         replica
@@ -99,6 +101,7 @@ def check_rows(state: DurableState) -> None:
     invariant(by_segment == of_objects, "the replica lists of segments and objects hold the same rows")
     pinned = {row for row in catalog.resident_rows() if catalog.pin[row] == Pin.HARD}
     invariant(set(state.hard_pinned) == pinned, "hard pinned rows are known")
+    invariant(state.hard_pinned_bytes == sum(catalog.size[row] for row in pinned), "and their bytes")
 
 
 def check_chains(state: DurableState) -> None:
@@ -141,6 +144,8 @@ def check_puts(context: Context) -> None:
         puts.open_bytes == sum(put.size_bytes * len(put.extents) for put in puts.by_id.values()), "open bytes are right"
     )
     places = {(record.session, segment): None for record in puts.quarantined.values() for segment in record.held}
+    extents = sum(len(record.held) for record in puts.quarantined.values())
+    invariant(puts.quarantined_extents == extents, "quarantined extents are counted right")
     invariant(set(places) == set(puts.by_place), "places of quarantine are known")
     for put_id, record in puts.quarantined.items():
         invariant(bool(record.held), "a quarantined put holds something")
@@ -154,7 +159,10 @@ def check_puts(context: Context) -> None:
 def check_leases(context: Context) -> None:
     """The column of counts, and what sessions hold, agree with the leases."""
     catalog, leases = context.state.catalog, context.leases
-    counts = Counter(row for lease in leases.by_id.values() for row in lease.rows)
+    counts = Counter(row for lease in (*leases.by_id.values(), *leases.ending.values()) for row in lease.rows)
+    invariant(all(lease.rows for lease in leases.ending.values()), "a lease that let go of everything is forgotten")
+    covered_bytes = sum(catalog.size[row] for row in counts)
+    invariant((leases.covered, leases.covered_bytes) == (len(counts), covered_bytes), "leased rows are counted once")
     for row in range(len(catalog)):
         held = counts.get(row, 0)
         if catalog.state[row] in (RESIDENT, LINGERING):

@@ -84,7 +84,7 @@ class Supposed:
         missing = max(self._room.wanted - len(self._had), 0)
         rows: set[int] = set()
         for number in list(self._gained.values())[:missing]:
-            rows |= yield from self._window_rows(number, pace)
+            yield from self._add_window(number, rows, pace)
         parent = self._catalog.parent
         for row in reversed(taken):
             if parent[row] != NONE and parent[row] in rows:
@@ -93,8 +93,8 @@ class Supposed:
                 yield
         return rows
 
-    def _window_rows(self, number: int, pace: Pace) -> Generator[None, None, set[int]]:
-        """Of all places for the put in the segment's longest run, the one that costs the fewest bytes."""
+    def _add_window(self, number: int, needed: set[int], pace: Pace) -> Generator[None, None, None]:
+        """Of all places for the put in the segment's longest run, the one that costs the fewest bytes: its rows."""
         space, overlay, size = self._segments[number].space, self._overlays[number], self._catalog.size
         need = space.rounded(self._room.size_bytes)
         start, end = overlay.longest_start, overlay.longest_start + overlay.longest
@@ -115,7 +115,11 @@ class Supposed:
                 best = price if best is None else min(best, price)
             if pace.spend(PASS_UNITS):
                 yield
-        return set() if best is None else set(rows[best[1] : best[2]])
+        _, first, last = best or (0, 0, 0)
+        for begin in range(first, last, SORT_ROWS):
+            needed.update(rows[begin : min(begin + SORT_ROWS, last)])
+            if pace.spend(SORT_ROWS // 8):
+                yield
 
     def _in_order(self, number: int, pace: Pace) -> Generator[None, None, Iterable[tuple[int, int]]]:
         """The segment's supposed extents by offset."""

@@ -154,7 +154,7 @@ def _end_all(context: Context, session: SessionId, command: PutEnd) -> Work:
             errors.append(refusal(error))
         if work.spend(GRANT_UNITS):
             yield
-    context.hash_requests.ask(unsummed)
+    yield from context.hash_requests.ask(unsummed, work)
     return done(errors, tuple(degraded))
 
 
