@@ -31,10 +31,13 @@ class Histories(RuleBasedStateMachine):
     """Two nodes with 512-byte segments, three clients, a dozen keys: everything is always nearly full."""
 
     slice_objects = 2_000
+    new_world = World
 
     @initialize(policy=st.sampled_from(["lru", "fifo"]))
     def begin(self, policy: str) -> None:
-        self.world = World(policy=policy, slice_objects=self.slice_objects, put_ttl_ms=20_000, max_wait_ms=60_000)
+        self.world = self.new_world(
+            policy=policy, slice_objects=self.slice_objects, put_ttl_ms=20_000, max_wait_ms=60_000
+        )
         self.nodes = [self.world.node("n0", 512), self.world.node("n1", 512)]
         self.clients = [self.world.client(f"c{number}") for number in range(3)]
         self.puts: list[tuple[Peer, PutId]] = []

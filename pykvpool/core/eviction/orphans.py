@@ -49,11 +49,13 @@ class Orphans:
                 return None
             if not path:
                 path.append(self._roots[0])
+            # The root is asked at every step: a parent that came back since the last one took its children over.
+            if catalog.state[path[0]] != GHOST:
+                self._roots.popleft()
+                self.restart()
+                continue
             top = path[-1]
-            if len(path) == 1:
-                gone = catalog.state[top] != GHOST
-            else:
-                gone = catalog.state[top] != RESIDENT or catalog.parent[top] != path[-2]
+            gone = len(path) > 1 and (catalog.state[top] != RESIDENT or catalog.parent[top] != path[-2])
             child = NONE if gone else self._advance(top)
             if child != NONE:
                 path.append(child)
