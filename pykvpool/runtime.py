@@ -88,6 +88,16 @@ class Runtime:
         return self.random.getrandbits(63) | 1
 
 
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where the extra ``pykvpool[fast]`` is installed, else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
 def real_runtime() -> Runtime:
     """Boot clock, the system's randomness, a thread pool."""
     return Runtime(BootClock(), random.SystemRandom(), ThreadOffload())

@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TypeVar
 
 from pykvpool.cli.boundary import Terminated
+from pykvpool.runtime import new_event_loop
 
 T = TypeVar("T")
 
 
 def run(main: Callable[[], Coroutine[object, object, T]]) -> T:
     """Run `main` to its end. Ctrl-C raises KeyboardInterrupt, SIGTERM `Terminated`, each after `main` was cancelled."""
-    return asyncio.run(_with_sigterm(main))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_with_sigterm(main))
 
 
 async def _with_sigterm(main: Callable[[], Awaitable[T]]) -> T:

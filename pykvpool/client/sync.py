@@ -19,6 +19,7 @@ from pykvpool.client.views import View
 from pykvpool.errors import Closed
 from pykvpool.memory.buffers import RegisteredBuffer
 from pykvpool.model.keys import Scope
+from pykvpool.runtime import new_event_loop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class LoopThread:
     """An event loop on a daemon thread of its own."""
 
     def __init__(self, name: str = "pykvpool") -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 

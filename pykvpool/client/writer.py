@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics, PutOptions, PutResult
-from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, TransferFailed
+from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, StalePut, TransferFailed
 from pykvpool.fabric.base import Outcome, Write
 from pykvpool.memory.copying import checksum
 from pykvpool.model.commands import PutEnd, PutForget, PutRevoke, PutStart, PutWait
@@ -99,8 +99,12 @@ class Writer:
                 job.result = None
 
     def _worth_another_try(self, job: PutJob, deadline_ms: int) -> bool:
-        """The replicas failed, not the pool: others may do better."""
-        return isinstance(job.result, TransferFailed) and job.tries < PUT_TRIES and self._link.now_ms() < deadline_ms
+        """The replicas failed, or the grant ran out of time before its turn; not the pool: others may do better."""
+        return (
+            isinstance(job.result, TransferFailed | StalePut)
+            and job.tries < PUT_TRIES
+            and self._link.now_ms() < deadline_ms
+        )
 
 
 class _Batch:

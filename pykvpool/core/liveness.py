@@ -45,7 +45,7 @@ def _welcome(context: Context, event: Hello) -> Welcome:
     if event.role not in ROLES:
         raise InvalidArgument(f"role {event.role!r} is unknown: one of {', '.join(ROLES)}")
     sessions, config = context.state.sessions, context.config
-    session = sessions.by_name.get(event.name)
+    session = sessions.by_name.get(sessions.name_of(event.role, event.name))
     if session is not None and session.incarnation == event.incarnation:
         if session.role != event.role:
             raise InvalidArgument(f"session {event.name!r} is a {session.role}, it cannot come back as a {event.role}")
@@ -73,8 +73,15 @@ def _resume(context: Context, session: Session) -> None:
     session.connected = True
     session.last_seen = context.now
     _set_suspect(context, session.id, False)
+    if session.role == "node":
+        context.run_later(_requeue(context))
     context.fences.resume(session.id)
     context.hash_requests.resume(session.id)
+
+
+def _requeue(context: Context) -> Work:
+    yield from context.state.evictor.requeue_elsewhere(context.new_slice())
+    return None
 
 
 def disconnected(context: Context, session_id: SessionId) -> None:

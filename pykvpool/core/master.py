@@ -119,7 +119,7 @@ class MasterCore:
         try:
             if not self._is_new(session, event):
                 return
-            session.log.replies[event.request_id] = None
+            session.log.take(event.request_id)
             context.counters["requests_total"] += 1
             self._carry_out(session, event)
         except PoolError as refusal:

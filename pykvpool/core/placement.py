@@ -65,8 +65,12 @@ class Placement:
         #: The head of the queue is not tried before (ms).
         self.retry_at = 0
 
-    def check(self, wish: Wish) -> int:
-        """How many replicas there can be. Raises `InvalidArgument` (no segment is that large), `TooFewNodes`."""
+    def check(self, wish: Wish) -> None:
+        """Raises `InvalidArgument` (no segment is that large), `TooFewNodes`."""
+        self._options(wish)
+
+    def _options(self, wish: Wish) -> tuple[list[Segment], int]:
+        """The segments that are large enough and may be written to, and how many replicas there can be."""
         segments = self._context.state.segments.by_id.values()
         largest = max((segment.space.capacity for segment in segments if not segment.going), default=0)
         if largest and wish.size_bytes > largest:
@@ -76,28 +80,30 @@ class Placement:
                 size_bytes=wish.size_bytes,
                 limit_bytes=largest,
             )
-        nodes = len({segment.node for segment in self._fitting(wish.size_bytes)})
+        fitting = [segment for segment in segments if segment.writable and segment.space.capacity >= wish.size_bytes]
+        nodes = len({segment.node for segment in fitting})
         if nodes < wish.min_granted:
             raise TooFewNodes(
-                f"{wish.min_granted} replicas are required, on distinct nodes: {nodes} nodes could hold one now",
+                f"{wish.min_granted} replicas on distinct nodes are required: {nodes} nodes could hold one now"
+                if nodes
+                else "no node lends memory to this pool at present: start one with `pykvpool node`",
                 required=wish.min_granted,
                 nodes=nodes,
             )
-        return min(wish.replicas, nodes)
+        return fitting, min(wish.replicas, nodes)
 
     def place(self, wish: Wish) -> tuple[Extent, ...] | None:
         """Extents that are free now, evicting others if needed; None: no room. Raises what `check` raises."""
-        wanted = self.check(wish)
-        fitting = self._fitting(wish.size_bytes)
+        fitting, wanted = self._options(wish)
         chosen = self._choose(fitting, wish, wanted)
         if wish.preferred_node and wish.preferred_node not in [segment.node for segment in chosen]:
             preferred = [segment for segment in fitting if segment.node == wish.preferred_node]
-            if preferred and self._evict(Room(wish.size_bytes, 1, 0, preferred)):
+            if preferred and self._evict(wish, 1, 0, preferred):
                 chosen = self._choose(fitting, wish, wanted)
         if len(chosen) < wanted:
             if len(chosen) < wish.min_granted and self._is_hopeless(wish):
                 return None
-            self._evict(Room(wish.size_bytes, wanted, wish.min_granted, fitting))
+            self._evict(wish, wanted, wish.min_granted, fitting)
             chosen = self._choose(fitting, wish, wanted)
         if len(chosen) < wish.min_granted:
             version = self._context.state.evictor.room_version
@@ -108,10 +114,6 @@ class Placement:
     def full(self, wish: Wish) -> PoolFull:
         """Why there is no room for it."""
         return explain_full(self._context, wish.size_bytes, wish.min_granted)
-
-    def _fitting(self, size_bytes: int) -> list[Segment]:
-        segments = self._context.state.segments.by_id.values()
-        return [segment for segment in segments if segment.writable and segment.space.capacity >= size_bytes]
 
     def _choose(self, fitting: list[Segment], wish: Wish, wanted: int) -> list[Segment]:
         """Up to `wanted` segments with a long enough run, on distinct nodes, best first."""
@@ -135,9 +137,11 @@ class Placement:
             and wish.min_granted >= failure.needed
         )
 
-    def _evict(self, room: Room) -> bool:
+    def _evict(self, wish: Wish, wanted: int, needed: int, segments: list[Segment]) -> bool:
         """Make the room; False where that cannot be, and then nothing has changed."""
         context, state = self._context, self._context.state
+        writable = frozenset(segment.id for segment in state.segments.by_id.values() if segment.writable)
+        room = Room(wish.size_bytes, wanted, needed, segments, writable)
         result = plan_eviction(room, state.catalog, state.evictor, state.moment)
         if result.rows is None:
             if result.examined > LONG_SEARCH_ROWS:

@@ -10,8 +10,8 @@ from array import array
 
 from pykvpool.errors import invariant
 
-#: 64 ids a page: small enough that a lone old object costs little, large enough to carry the page's own header.
-PAGE_BITS = 6
+#: 256 ids a page: a lone old object keeps 1 KiB, and the garbage collector (it tracks arrays) sees a page, not objects.
+PAGE_BITS = 8
 PAGE_IDS = 1 << PAGE_BITS
 _EMPTY = array("i", [-1]) * PAGE_IDS + array("i", [0])
 

@@ -47,7 +47,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self.by_id: dict[SessionId, Session] = {}
-        self.by_name: dict[str, Session] = {}
+        #: By kind and name: a node and a client may be called alike, and neither supersedes the other.
+        self.by_name: dict[tuple[bool, str], Session] = {}
         #: Ended sessions that still have quarantined extents: fences must name them.
         self.ended: dict[SessionId, Session] = {}
         #: (name, incarnation) -> why it ended, for the last REMEMBERED_INCARNATIONS.
@@ -56,18 +57,24 @@ class Sessions:
         #: Highest id ever given out.
         self.last_id = 0
 
+    @staticmethod
+    def name_of(role: str, name: str) -> tuple[bool, str]:
+        """What a new session takes over from an old one: nodes' names are apart from those of clients and readers."""
+        return (role == "node", name)
+
     def open(self, fact: SessionOpened) -> Session:
         session = Session(fact.session, fact.name, fact.role, fact.incarnation)
         self.by_id[fact.session] = session
-        self.by_name[fact.name] = session
+        self.by_name[self.name_of(fact.role, fact.name)] = session
         self.last_id = max(self.last_id, fact.session)
         return session
 
     def end(self, session_id: SessionId, reason: str) -> Session:
         """The session ends; it stays in `ended` until `forget`."""
         session = self.by_id.pop(session_id)
-        if self.by_name.get(session.name) is session:
-            del self.by_name[session.name]
+        name = self.name_of(session.role, session.name)
+        if self.by_name.get(name) is session:
+            del self.by_name[name]
         self.ended[session_id] = session
         key = (session.name, session.incarnation)
         self.reasons[key] = reason

@@ -191,13 +191,14 @@ class LocalMover:
         memory: LocalMemory,
     ) -> list[_Job]:
         jobs = []
+        view = memory.view
         for index in indexes:
             operation = batch[index]
             refusal = memory.refuse(operation)
             if refusal is not None:
                 outcomes[index] = self._failed(refusal)
                 continue
-            remote = [memory.view[operation.offset : operation.offset + operation.length]]
+            remote = [view[operation.offset : operation.offset + operation.length]]
             if isinstance(operation, Write):
                 jobs.append(_Job(index, operation, remote, operation.pieces))
             else:

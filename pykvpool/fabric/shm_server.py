@@ -85,7 +85,8 @@ class ShmServer:
         #: Peers whose process may still hold a map, in order of arrival; values mean nothing.
         self._peers: dict[ShmPeer, None] = {}
         self._acceptor: Acceptor | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        #: Open connections, with the task that serves each.
+        self._connections: dict[PacketSocket, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Listen. Raises `ConfigError`."""
@@ -147,8 +148,10 @@ class ShmServer:
         for peer in list(self._peers):
             peer.close(Closed("the shm fabric server is closed"))
         self._peers.clear()
-        for task in list(self._tasks):
-            task.cancel()
+        connections, self._connections = self._connections, {}
+        for packets in connections:
+            packets.close(Closed("the shm fabric server is closed"))
+        for task in connections.values():
             await drain(task)
 
     def _remove_stale(self) -> None:
@@ -167,20 +170,20 @@ class ShmServer:
         raise ConfigError(f"another process listens at {self._path}: choose another --shm-dir")
 
     def _on_connection(self, sock: socket.socket) -> None:
-        if len(self._tasks) >= MAX_PEERS:
+        if len(self._connections) >= MAX_PEERS:
             _log.warning("shm connection refused: %d are open", MAX_PEERS)
             sock.close()
             return
-        task = asyncio.ensure_future(self._run(sock))
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
-
-    async def _run(self, sock: socket.socket) -> None:
-        """The life of one connection; whatever goes wrong costs this connection only."""
         packets = PacketSocket(sock, asyncio.get_running_loop())
+        self._connections[packets] = asyncio.ensure_future(self._run(sock, packets))
+
+    async def _run(self, sock: socket.socket, packets: PacketSocket) -> None:
+        """The life of one connection; whatever goes wrong costs this connection only."""
         shm_peer: ShmPeer | None = None
         failure: PoolError = Unavailable("the connection is closed")
         try:
+            if packets.failure is not None:
+                raise packets.failure  # we were closed before this began
             process = PeerProcess.of(sock)
             try:
                 peer = await self._handshake(packets)
@@ -204,6 +207,7 @@ class ShmServer:
             failure = Unavailable(f"the owner failed: {type(error).__name__}")
         finally:
             packets.close(failure)
+            self._connections.pop(packets, None)
             if shm_peer is not None:
                 shm_peer.hung_up()
 

@@ -78,12 +78,18 @@ class TcpClient:
     async def _transfer(self, batch: Sequence[Read | Write], timeout_s: float, kind: Kind) -> list[Outcome]:
         items = [Item(index, operation) for index, operation in enumerate(batch)]
         by_endpoint: dict[str, list[Item]] = {}
+        #: By identity of the descriptor: a batch of thousands of operations has few of them.
+        endpoints: dict[int, str | None] = {}
         for item in items:
-            refusal = self._refuse(item.operation)
+            segment = item.operation.segment
+            if id(segment) not in endpoints:
+                endpoints[id(segment)] = self.reaches(segment)
+            endpoint = endpoints[id(segment)]
+            refusal = self._refuse(item.operation, endpoint)
             if refusal is not None:
                 item.outcome = Outcome(error=refusal, scheme=SCHEME)
             else:
-                by_endpoint.setdefault(self.reaches(item.operation.segment) or "", []).append(item)
+                by_endpoint.setdefault(endpoint or "", []).append(item)
         plan: list[tuple[str, Lane]] = []
         for endpoint, group in by_endpoint.items():
             size = sum(item.operation.length for item in group)
@@ -109,10 +115,11 @@ class TcpClient:
             if not self._running:
                 self._idle.set()
 
-    def _refuse(self, operation: Read | Write) -> PoolError | None:
+    def _refuse(self, operation: Read | Write, endpoint: str | None) -> PoolError | None:
+        """Why `operation` cannot be tried at all, None if it can."""
         if self._closed is not None:
             return self._closed
-        if self.reaches(operation.segment) is None:
+        if endpoint is None:
             return Unavailable(f"segment {operation.segment.segment} has no tcp endpoint")
         if operation.length > MAX_REQUEST_BYTES:
             return LimitExceeded(f"one operation moves at most {MAX_REQUEST_BYTES} bytes over tcp")

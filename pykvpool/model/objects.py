@@ -43,8 +43,8 @@ class Extent(Message, frozen=True, order=True):
 class SegmentDescriptor(Message, frozen=True):
     """All that a peer needs to reach one mount of a segment; self-contained, so it can travel without the master.
 
-    `endpoints` are fabric addresses in no order: ``tcp://host:port``, ``shm:///path/of/socket?host=<host id>``,
-    ``inproc://<process id>/<name>``; the reader takes the cheapest that works for it.
+    `endpoints` are fabric addresses in no order: ``tcp://host:port``, ``shm://<host id>/path/of/socket``,
+    ``inproc://<process id>/<generation>``; the reader takes the cheapest that works for it.
     """
 
     segment: SegmentId

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pykvpool.errors import InvalidArgument, KeyConflict, KeyNotFound, NotOwner, NotReady, StalePut, TransferFailed
+from pykvpool.model import commands
 from pykvpool.model.facts import ObjectCommitted
-from pykvpool.model.replies import Existing, Pending, PutGrant
+from pykvpool.model.replies import Done, Existing, Pending, PutGrant
 from tests.core.driver import World, error_of
 
 
@@ -111,10 +112,7 @@ def test_p1_fewer_replicas_than_granted_commit_degraded_and_readers_see_only_wha
     world.node("n2", 4096)
     client = world.client()
     grant = client.grant(b"k", replicas=2)
-    from pykvpool.model.commands import PutEnd
-    from pykvpool.model.replies import Done
-
-    done = client.ask(PutEnd((grant.put_id,), (7,), (0b10,)), Done)
+    done = client.ask(commands.PutEnd((grant.put_id,), (7,), (0b10,)), Done)
     assert (done.errors, done.degraded) == ((), (0,))
     assert client.locate(b"k").objects[0].extents == (grant.extents[1],)
 

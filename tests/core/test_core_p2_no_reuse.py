@@ -271,3 +271,26 @@ def test_p2_a_grant_nobody_collected_can_be_taken_back_without_quarantine(world:
     world.idle(world.config.put_ttl_ms + 1, client, other, node)
     assert (world.free_bytes(), world.quarantined_bytes()) == (64, 0)
     assert isinstance(error_of(other.wait(pending.ticket)[0]), StalePut)
+
+
+def test_p2_another_sessions_word_is_no_evidence(world: World) -> None:
+    world.node("n", 64)
+    client, mallory = world.client(), world.client("mallory")
+    grant = client.grant(b"a")
+    client.put_revoke(grant.put_id, uncertain=1)
+    for end in (mallory.put_end, mallory.put_revoke):
+        with pytest.raises(NotOwner):
+            end(grant.put_id)
+    assert world.quarantined_bytes() == 64
+
+
+def test_p2_a_grant_nobody_was_told_of_needs_no_quarantine_when_its_session_ends(world: World) -> None:
+    node = world.node("n", 64)
+    client, other = world.client(), world.client("other")
+    client.put(b"a")
+    lease = client.lease(b"a")
+    other.pending(b"b")
+    client.release(lease)
+    other.disconnect()
+    world.idle(world.config.reconnect_grace_ms, node, client)
+    assert (world.free_bytes(), world.quarantined_bytes()) == (64, 0)

@@ -245,3 +245,54 @@ def test_p6_a_session_whose_leases_hold_everything_is_named(world: World) -> Non
     error = error_of(client.put_start(b"k", wait_ms=0)[0])
     assert (error.fields["session"], error.fields["session_leased_bytes"]) == ("hog", 64 * 9)
     assert "'hog'" in error.message
+
+
+def test_p6_a_block_elsewhere_goes_along_if_its_ancestor_has_to(world: World) -> None:
+    world.node("n1", 128)
+    world.node("n2", 128)
+    client = world.client()
+    client.put(b"pinned", pin=Pin.HARD, preferred_node="n1")
+    client.chain(b"p1", b"p2", preferred_node="n2")
+    client.put(b"child", parents=(b"p2",), preferred_node="n1")
+    client.put(b"big", size=128)
+    # The child lies on the other node and frees nothing that helps; but its parent cannot go before it.
+    assert evicted(world) == [b"child", b"p2", b"p1"]
+
+
+def test_p6_of_one_batch_the_deeper_block_goes_first(world: World) -> None:
+    world.node("n", 64 * 4)
+    client = world.client()
+    keys = (b"x", b"a", b"b", b"c")
+    grants = client.put_start(*keys, parents=(None, None, b"a", b"b"))
+    client.fine(commands.PutEnd(tuple(grant.put_id for grant in grants), (1,) * 4, (1,) * 4))
+    client.put(b"1", b"2", b"3")
+    assert evicted(world)[:2] == [b"c", b"b"]
+
+
+def test_p6_replicas_lie_on_distinct_nodes_also_where_one_has_the_best_two_segments(world: World) -> None:
+    world.node("n1", 6400, 6400)
+    world.node("n2", 640)
+    client = world.client()
+    client.put(b"a", preferred_node="n2")
+    segments = world.core._context.state.segments.by_id
+    for replicas in (2, 3):
+        grant = client.grant(b"%d" % replicas, replicas=replicas)
+        assert [segments[extent.segment].node for extent in grant.extents] == ["n1", "n2"]
+
+
+def test_p6_blocks_of_a_suspect_node_are_spared_and_come_up_again_with_it(world: World) -> None:
+    node = world.node("n1", 128)
+    world.node("n2", 128)
+    client = world.client()
+    client.put(b"a", b"b", preferred_node="n1")
+    client.put(b"c", b"d", preferred_node="n2")
+    node.disconnect()
+    client.put(b"e", b"f")
+    assert evicted(world) == [b"c", b"d"], "older blocks on the suspect node would make no room"
+    lease = client.lease(b"e", b"f")
+    pending = client.pending(b"g")
+    world.hello("n1", "node", node.incarnation)
+    world.settle()
+    assert isinstance(client.wait(pending.ticket)[0], PutGrant)
+    assert evicted(world) == [b"c", b"d", b"a"]
+    client.release(lease)

@@ -258,3 +258,42 @@ def test_p7_tickets_are_their_sessions_own_and_collected_once(world: World) -> N
     assert isinstance(error_of(other.wait(pending.ticket)[0]), StalePut)
     assert isinstance(client.wait(pending.ticket)[0], PutGrant)
     assert isinstance(error_of(client.wait(pending.ticket)[0]), StalePut)
+
+
+def test_p7_a_put_may_ask_for_more_grants_than_must_land(world: World) -> None:
+    world.node("n1", 640)
+    client = world.client()
+    assert isinstance(error_of(client.put_start(b"k", replicas=2, min_granted=2)[0]), TooFewNodes)
+    world.node("n2", 640)
+    grant = client.grant(b"k", replicas=2, min_granted=2)
+    client.put_end(grant.put_id, landed=0b01)
+    assert client.exists(b"k") == [1]
+
+
+def test_p7_who_gives_up_leaves_the_queue_and_takes_nothing_with_it(world: World) -> None:
+    world.node("n", 128)
+    client, first, second = world.client(), world.client("first"), world.client("second")
+    client.put(b"a", b"b")
+    leases = [client.lease(b"a"), client.lease(b"b")]
+    head = first.pending(b"big", size=128)
+    follower = second.pending(b"big", size=128)
+    behind = client.pending(b"small")
+    second.fine(commands.PutForget((head.ticket,)))
+    client.release(leases[0])
+    assert client.wait(behind.ticket) == [behind], "another session's ticket was not its to forget"
+    second.fine(commands.PutForget((follower.ticket,)))
+    first.fine(commands.PutForget((head.ticket, head.ticket)))
+    assert isinstance(client.wait(behind.ticket)[0], PutGrant)
+    assert world.core._context.waiting.undecided == 0
+
+
+def test_p7_a_grant_made_meanwhile_is_given_back_by_who_gives_up(world: World) -> None:
+    world.node("n", 64)
+    client, writer = world.client(), world.client("writer")
+    client.put(b"a")
+    lease = client.lease(b"a")
+    ticket = writer.pending(b"b").ticket
+    client.release(lease)
+    assert world.core._context.state.puts.by_id
+    writer.fine(commands.PutForget((ticket,)))
+    assert (world.free_bytes(), world.quarantined_bytes()) == (64, 0)

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from tests.fabric.bench import BACKENDS, Backend, Bench, open_bench
 
-pytest.register_assert_rewrite("conformance_moves", "conformance_endings")
+pytest.register_assert_rewrite("tests.fabric.conformance_moves", "tests.fabric.conformance_endings")
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)

@@ -240,6 +240,7 @@ async def test_the_real_fabrics_stand_in_for_each_other(tmp_path: Path) -> None:
     router = Router(clients, runtime.clock)
     view = await router.map_view(segment, 0, 8)
     assert view is not None
+    assert view.scheme == "inproc"
     used = []
     for server in servers:
         (written,) = await router.write([write(segment)], TIMEOUT_S)

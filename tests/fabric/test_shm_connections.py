@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import mmap
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -90,8 +92,6 @@ def test_p12_random_packets_never_harm_an_owner(first: bytes, greeted: bool) -> 
             client = bench.client()
             assert errors_of(await client.write([bench.write(0, b"fine")], TIMEOUT_S)) == [None]
             packets.close(Unavailable("done"))
-
-    import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(scenario(Path(folder)))
@@ -262,3 +262,13 @@ def test_addresses_round_trip_and_others_are_refused() -> None:
     for text in ("tcp://a/b", "shm://", "shm://host", "shm:///path"):
         with pytest.raises(PoolError):
             ShmAddress.parse(text)
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_arrives_while_its_owner_closes_is_closed_too(bench: Bench, turns: int) -> None:
+    packets = await connect(path_of(bench))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await bench.server.close()
+    assert await last_words(packets) == []
+    gc.collect()  # a socket that nobody closed would be a warning, and so a failure, here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 
 import click
@@ -48,22 +49,27 @@ def bench(quick: bool, as_json: bool) -> None:
 
 async def measure(plan: Plan, show: Callable[[Said], None]) -> Figures:
     """Start a master, a node and the worker; return the worker's figures. Raises its error."""
-    async with Children() as children:
-        master = await children.start("master", "pykvpool", "master", "--supervised", "--listen", "tcp://127.0.0.1:0")
-        masters = (await master.announcement()).addresses
-        node = await children.start(
-            "node", "pykvpool", "node", "--supervised", "--name", OTHER_NODE, "--master", masters[0],
-            "--segment-size", str(plan.segment_bytes),
-        )  # fmt: skip
-        await node.announcement()
-        worker = await children.start("bench worker", "pykvpool.cli.bench.worker")
-        worker.stdin.write(msgspec.json.encode(Job(masters, plan)) + b"\n")
-        await worker.stdin.drain()
-        while line := await worker.stdout.readline():
-            said = msgspec.json.decode(line, type=Said)
-            if said.error:
-                raise from_code(said.error_code, said.error)
-            if said.figures is not None:
-                return said.figures
-            show(said)
-        raise await worker.failure("gave no figures")
+    with tempfile.TemporaryDirectory(prefix="pykvpool-bench-") as sockets:
+        async with Children() as children:
+            return await _measure(children, sockets, plan, show)
+
+
+async def _measure(children: Children, sockets: str, plan: Plan, show: Callable[[Said], None]) -> Figures:
+    master = await children.start("master", "pykvpool", "master", "--supervised", "--listen", "tcp://127.0.0.1:0")
+    masters = (await master.announcement()).addresses
+    node = await children.start(
+        "node", "pykvpool", "node", "--supervised", "--name", OTHER_NODE, "--master", masters[0],
+        "--segment-size", str(plan.segment_bytes), "--shm-dir", sockets,
+    )  # fmt: skip
+    await node.announcement()
+    worker = await children.start("bench worker", "pykvpool.cli.bench.worker")
+    worker.stdin.write(msgspec.json.encode(Job(masters, plan)) + b"\n")
+    await worker.stdin.drain()
+    while line := await worker.stdout.readline():
+        said = msgspec.json.decode(line, type=Said)
+        if said.error:
+            raise from_code(said.error_code, said.error)
+        if said.figures is not None:
+            return said.figures
+        show(said)
+    raise await worker.failure("gave no figures")

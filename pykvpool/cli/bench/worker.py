@@ -32,6 +32,7 @@ from pykvpool.cli.bench.results import (
     transfer_figure,
 )
 from pykvpool.cli.processes import Children
+from pykvpool.cli.running import run
 from pykvpool.cli.servers import embedded_node
 from pykvpool.cli.supervised import ended_by, standard_input
 from pykvpool.client import Client
@@ -174,4 +175,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(main())
+        run(main)

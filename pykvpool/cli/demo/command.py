@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -84,8 +85,9 @@ def demo(
     A master, nodes and engines are started as processes of their own and ended again. Every block that an engine loads
     from the pool is compared, byte by byte, with what it must be; one wrong byte makes the exit code 1.
     """
-    name, block_tokens, chosen = _choose(trace, sessions, turns, seed)
-    order = interleave(chosen, seed)
+    chosen = _choose(trace, sessions, turns, seed)
+    block_tokens = chosen.block_tokens
+    order = interleave(chosen.sessions, seed)
     longest = max(_blocks(turn, block_tokens) for turn in order)
     settings = DemoSettings(
         engines=engines,
@@ -106,28 +108,35 @@ def demo(
         )
     with _progress() as (announce, advance):
         outcome = run(lambda: run_demo(settings, order, announce, advance))
-    summary = summarise(name, settings, order, outcome)
+    summary = summarise(chosen.name, settings, order, outcome)
     _print(summary, as_json)
     if not summary.every_byte_right:
         sys.exit(EXIT_ERROR)
 
 
-def _choose(trace: Path | None, sessions: int | None, turns: int | None, seed: int) -> tuple[str, int, list[Session]]:
-    """(what to call it, tokens per block, the sessions)."""
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The sessions to run."""
+
+    #: What to call them, for people.
+    name: str
+    block_tokens: int
+    sessions: list[Session]
+
+
+def _choose(trace: Path | None, sessions: int | None, turns: int | None, seed: int) -> _Chosen:
     if trace is None:
-        return (
-            "Made-up sessions",
-            BLOCK_TOKENS,
-            workload.generate(sessions or DEFAULT_SESSIONS, seed, max_turns=turns or 0),
-        )
+        made_up = workload.generate(sessions or DEFAULT_SESSIONS, seed, max_turns=turns or 0)
+        return _Chosen("Made-up sessions", BLOCK_TOKENS, made_up)
     about = traces.recognise(trace)
-    wanted = sessions or (DEFAULT_SESSIONS if about.format == "agentic" else DEFAULT_REQUESTS)
+    agentic = about.format == "agentic"
+    wanted = sessions or (DEFAULT_SESSIONS if agentic else DEFAULT_REQUESTS)
     chosen = [
         Session(session.name, session.turns[:turns])
         for session in itertools.islice(traces.read_sessions(about), wanted)
     ]
-    kind = "sessions" if about.format == "agentic" else "requests"
-    return f"The first {len(chosen)} {kind} of {trace.name}, the rest left out", about.block_tokens, chosen
+    kind = "sessions" if agentic else "requests"
+    return _Chosen(f"The first {len(chosen)} {kind} of {trace.name}, the rest left out", about.block_tokens, chosen)
 
 
 def _blocks(turn: Turn, block_tokens: int) -> int:

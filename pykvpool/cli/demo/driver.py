@@ -9,6 +9,7 @@ same turns. Every process started here is gone when `run_demo` returns or raises
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,31 +131,43 @@ async def run_demo(
     settings: DemoSettings, turns: Sequence[Turn], say: Callable[[str], None], progress: Progress
 ) -> DemoOutcome:
     """Start everything, run both passes, end everything. Raises `PoolError` where a process fails."""
-    async with Children() as children:
-        say("starting the master and its nodes")
-        master = await children.start("master", "pykvpool", "master", "--supervised", "--listen", "tcp://127.0.0.1:0")
-        masters = (await master.announcement()).addresses
-        nodes = [
-            await children.start(
-                f"node-{number}", "pykvpool", "node", "--supervised", "--name", f"node-{number}",
-                "--master", masters[0], "--segment-size", str(settings.node_bytes),
-            )
-            for number in range(settings.nodes)
-        ]  # fmt: skip
-        for node in nodes:
-            await node.announcement()
-        say("starting the engines")
-        engines = await _start_engines(children, settings, masters)
-        started = time.perf_counter()
-        plan = dict(enumerate(turns))
-        alone = await run_pass(engines, plan, False, settings.max_seconds * FIRST_PASS_RATIO, progress)
-        left_s = settings.max_seconds - (time.perf_counter() - started)
-        victim = nodes[-1] if settings.kill_node else None
-        if victim is not None:
-            progress = _killing(victim, say, progress)
-        pooled = await run_pass(engines, {n: plan[n] for n in alone.results}, True, left_s, progress)
-        async with await Client.connect(masters, name="demo", role="reader") as client:
-            state = await client.state()
+    with tempfile.TemporaryDirectory(prefix="pykvpool-demo-") as sockets:
+        async with Children() as children:
+            return await _run(children, sockets, settings, turns, say, progress)
+
+
+async def _run(
+    children: Children,
+    sockets: str,
+    settings: DemoSettings,
+    turns: Sequence[Turn],
+    say: Callable[[str], None],
+    progress: Progress,
+) -> DemoOutcome:
+    say("starting the master and its nodes")
+    master = await children.start("master", "pykvpool", "master", "--supervised", "--listen", "tcp://127.0.0.1:0")
+    masters = (await master.announcement()).addresses
+    nodes = [
+        await children.start(
+            f"node-{number}", "pykvpool", "node", "--supervised", "--name", f"node-{number}",
+            "--master", masters[0], "--segment-size", str(settings.node_bytes), "--shm-dir", sockets,
+        )
+        for number in range(settings.nodes)
+    ]  # fmt: skip
+    for node in nodes:
+        await node.announcement()
+    say("starting the engines")
+    engines = await _start_engines(children, settings, masters)
+    started = time.perf_counter()
+    plan = dict(enumerate(turns))
+    alone = await run_pass(engines, plan, False, settings.max_seconds * FIRST_PASS_RATIO, progress)
+    left_s = settings.max_seconds - (time.perf_counter() - started)
+    victim = nodes[-1] if settings.kill_node else None
+    if victim is not None:
+        progress = _killing(victim, say, progress)
+    pooled = await run_pass(engines, {n: plan[n] for n in alone.results}, True, left_s, progress)
+    async with await Client.connect(masters, name="demo", role="reader") as client:
+        state = await client.state()
     keep_common(alone, pooled)
     return DemoOutcome(alone, pooled, len(turns), state, victim.name if victim is not None else "")
 

@@ -13,6 +13,7 @@ import msgspec
 
 from pykvpool.cli.demo.engine import Engine
 from pykvpool.cli.demo.messages import BeginPass, Failed, Ready, RunTurn, Setup, ToEngine, encode, receive
+from pykvpool.cli.running import run
 from pykvpool.cli.supervised import standard_input
 from pykvpool.client import Client
 from pykvpool.errors import PoolError, ProtocolError
@@ -63,4 +64,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main)

@@ -1,9 +1,10 @@
 """Which rows may go, and in what order: the policy's, filtered by what protects a block.
 
-Every resident row is *queued* in the policy, *soft* (queued in a second instance of the policy that is asked only when
-the first has nothing left), or *parked*: it came up but may not go (leased, hard pinned, has children), and costs
-nothing more until whatever held it ends and `recheck` gives it back. Rows are examined lazily: a lease on a queued row
-is noticed only when the row comes up.
+Every resident row is *queued* in the policy, or *soft*: queued in a second instance of the policy that is asked only
+when the first has nothing left. Or it came up and may not go (leased, hard pinned, has children): then it is *parked*,
+and costs nothing more until whatever held it ends and `recheck` gives it back. Or all its copies lie where nothing may
+be placed now, so that evicting it makes no room: then it is *elsewhere* until its node is back (`requeue_elsewhere`).
+Rows are examined lazily: a lease on a queued row is noticed only when the row comes up.
 
 Orphans left by a loss or a removal go before everything: nobody can reach them by a prefix. They are found from the
 ghost above them, deepest first.
@@ -14,14 +15,15 @@ Knows rows, chains, pins and leases (by count); nothing of segments or sizes ask
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 from pykvpool.core.catalog import GHOST, NONE, RESIDENT, Catalog
 from pykvpool.core.eviction.base import Candidate, Policy
+from pykvpool.core.jobs import Slice
 from pykvpool.errors import invariant
 from pykvpool.model.objects import Pin
 
-ABSENT, QUEUED, SOFT, PARKED, TAKEN = 0, 1, 2, 3, 4
+ABSENT, QUEUED, SOFT, PARKED, TAKEN, ELSEWHERE = 0, 1, 2, 3, 4, 5
 #: The list of ghosts to visit is cleaned of those that are none any more when it has grown by about this many.
 PRUNE_ROOTS = 1_024
 
@@ -33,8 +35,10 @@ class Evictor:
         self._catalog = catalog
         self._normal = new_policy()
         self._soft = new_policy()
-        #: Row -> ABSENT, QUEUED, SOFT, PARKED or TAKEN (by the plan under way; never between steps).
+        #: Row -> ABSENT, QUEUED, SOFT, PARKED, ELSEWHERE or TAKEN (by the plan under way; never between steps).
         self.where = bytearray()
+        #: Rows that were set to ELSEWHERE; those that are something else by now are skipped.
+        self._elsewhere: list[int] = []
         #: Rows in state SOFT; while there are none, touches need not look for them.
         self._soft_count = 0
         #: Rises whenever something became free or evictable: until then, what found no room need not try again.
@@ -136,6 +140,23 @@ class Evictor:
         self.where[row] = where
         (self._soft if where == SOFT else self._normal).put_back(row)
         self._restart_walk()
+
+    def leave_elsewhere(self, row: int) -> None:
+        """A taken row does not go, and need not come up again while its copies lie where nothing may be placed."""
+        if self._taken_from.pop(row) == SOFT:
+            self._soft_count -= 1
+            self._soft.remove(row, evicted=False)
+        self.where[row] = ELSEWHERE
+        self._elsewhere.append(row)
+
+    def requeue_elsewhere(self, work: Slice) -> Generator[None, None, None]:
+        """A node is back: rows that were left out come up again. In slices."""
+        rows, self._elsewhere = self._elsewhere, []
+        for row in rows:
+            if self.where[row] == ELSEWHERE:
+                self._requeue(row)
+            if work.spend(1):
+                yield
 
     def end_plan(self) -> None:
         self._taken_children.clear()

@@ -33,6 +33,8 @@ class Room:
     needed: int
     #: Where it may be.
     segments: Sequence[Segment]
+    #: Ids of all segments in which something may be placed at all.
+    writable: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Plan:
 def plan_eviction(room: Room, catalog: Catalog, evictor: Evictor, now: int) -> Plan:
     """Choose the rows to evict so that the room is there.
 
-    The caller evicts them before the step ends. Rows that were examined and stay are in their places again.
+    The caller evicts them before the step ends. Rows that were examined and stay are in their places again, but for
+    those that would make no room for anybody: they are left elsewhere until their node is back.
     """
     search = _Search(room, catalog)
     taken: list[int] = []
@@ -66,12 +69,22 @@ def plan_eviction(room: Room, catalog: Catalog, evictor: Evictor, now: int) -> P
             scan_limit = len(taken) + WISH_SCAN_ROWS
     needed = search.needed_rows(taken) if search.node_count >= room.needed else set()
     for row in reversed(taken):
-        if row not in needed:
+        if row in needed:
+            continue
+        if _is_elsewhere(row, room, catalog):
+            evictor.leave_elsewhere(row)
+        else:
             evictor.restore(row)
     evictor.end_plan()
     if search.node_count < room.needed:
         return Plan(None, len(taken))
     return Plan([row for row in taken if row in needed], len(taken))
+
+
+def _is_elsewhere(row: int, room: Room, catalog: Catalog) -> bool:
+    """Would evicting the row make no room for anybody?"""
+    table = catalog.replicas
+    return not any(table.segment[replica] in room.writable for replica in table.of_object(catalog.replica[row]))
 
 
 class _Search:
