@@ -119,7 +119,11 @@ class MasterLink:
         return await self.session.call(command, CLEANUP_TIMEOUT_S)
 
     async def close(self) -> None:
-        """Let clean-up finish (bounded by its own time-out), then say goodbye."""
+        """Let clean-up finish (bounded by its own time-out), then say goodbye. Without a master there is no use in
+        waiting: it cleans up after a session that does not come back."""
+        if not self.session.connected:
+            for task in self._background:
+                task.cancel()
         while self._background:
             await asyncio.wait(list(self._background))
         await self.session.close()

@@ -36,6 +36,7 @@ class FakeSession:
     epoch: int = 1
     session_id: int = 5
     incarnation: int = 77
+    connected: bool = True
     sent: list = field(default_factory=list)
 
     async def call(self, command, timeout_s: float):

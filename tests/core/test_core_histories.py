@@ -134,6 +134,13 @@ class Histories(RuleBasedStateMachine):
             self.note(ticket[0], wish.hash, entry)
 
     @rule(number=numbers)
+    def forget(self, number: int) -> None:
+        ticket = self.pick(self.tickets, number)
+        if ticket is not None and ticket[0].is_alive():
+            self.tickets.remove(ticket)
+            ticket[0].fine(commands.PutForget((ticket[1],)))
+
+    @rule(number=numbers)
     def put_whole_chains(self, number: int) -> None:
         self.put_whole(number, KEYS, 1 + number % 2)
 
