@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pykvpool.errors import InvalidArgument
+from pykvpool.model.keys import key_bytes, key_text
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -48,6 +51,17 @@ def count(number: float) -> str:
 def percent(part: float, whole: float) -> str:
     """``94.2 %``; a dash where there is nothing to be a part of."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def shown_key(text: str) -> str:
+    """A key that somebody typed, as `ls` prints it: without the control characters that would reach a terminal."""
+    return key_text(key_bytes(parse_key(text)))
+
+
+def endpoints(found: Iterable[str]) -> str:
+    """Where a node's memory is reached: ``tcp://10.0.0.2:7001 and shm (same host and user)``."""
+    named = {"shm": "shm (same host and user)", "inproc": "inproc (same process)"}
+    return " and ".join(named.get(endpoint.partition("://")[0], endpoint) for endpoint in sorted(found, reverse=True))
 
 
 def parse_key(text: str) -> str | bytes:

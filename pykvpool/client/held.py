@@ -27,6 +27,7 @@ class HeldLease:
 
     def __init__(self, link: MasterLink, lease: LeaseId | None, lease_ms: int, asked_at_ms: int) -> None:
         self._link = link
+        self._life = link.life
         self.lease = lease
         self._lease_ms = lease_ms
         #: The holder's belief ends here.
@@ -57,7 +58,7 @@ class HeldLease:
         wanted_ms = lease_ms or self._lease_ms
         asked_at_ms = self._link.now_ms()
         assert self.lease is not None
-        reply = await self._link.call(Renew((self.lease,), wanted_ms), Done, self._trusted_until_ms)
+        reply = await self._link.call(Renew((self.lease,), wanted_ms), Done, self._trusted_until_ms, self._life)
         if reply.errors and reply.errors[0] is not None:
             raise reply.errors[0].error()
         self._lease_ms = wanted_ms
@@ -84,7 +85,7 @@ class HeldLease:
             self._keeper.cancel()
             self._keeper = None
         if not self._released and self.lease is not None:
-            self._link.tell(Release((self.lease,)))
+            self._link.tell(Release((self.lease,)), self._life)
         self._released = True
         self._trusted_until_ms = 0
 

@@ -214,10 +214,11 @@ class Unmount(_Command, frozen=True, tag="unmount"):
 
 
 class Fenced(_Command, frozen=True, tag="fenced"):
-    """The owner's word: nothing of `session` can land in `segment` any more. -> `Done`"""
+    """The owner's word: nothing of `session` can land in `segment` that it began before fence `number`. -> `Done`"""
 
     session: SessionId
     segment: SegmentId
+    number: int
 
 
 class Hashed(_Command, frozen=True, tag="hashed"):

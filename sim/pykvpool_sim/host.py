@@ -173,12 +173,11 @@ class Host:
 
 
 def _pass_on(done: asyncio.Task[T], outcome: asyncio.Future[T]) -> None:
-    error = None if done.cancelled() else done.exception()
     if outcome.done():
-        return
+        return  # Nobody waits any more. An error stays with its task, unseen, and so ends the run.
     if done.cancelled():
         outcome.cancel()
-    elif error is not None:
+    elif (error := done.exception()) is not None:
         outcome.set_exception(error)
     else:
         outcome.set_result(done.result())

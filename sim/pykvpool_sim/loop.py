@@ -25,7 +25,7 @@ from pykvpool_sim.escapes import GUARDED_PACKAGES, NoEscapes
 from pykvpool_sim.generators import Generators
 from pykvpool_sim.life import CURRENT_LIFE, Life, State, bury
 from pykvpool_sim.ready import Entry, ReadyQueue, Timer, TimerQueue
-from pykvpool_sim.running import in_charge
+from pykvpool_sim.running import collector_held, in_charge
 from pykvpool_sim.tasks import SimFuture, SimTask, describe, identity_of, task_of
 from pykvpool_sim.trace import Trace
 
@@ -43,7 +43,7 @@ _SETTLE_CALLBACKS = 100_000
 
 
 class SimLoop(NoEscapes):
-    """See the module. Use it through `World`, or alone: ``SimLoop().run_until_complete(main())``.
+    """See the module. Use it through `World`, or alone: ``SimLoop().run(main())``.
 
     Args:
         chooser: who runs next; asyncio's own order by default.
@@ -83,6 +83,16 @@ class SimLoop(NoEscapes):
         self._debug = False
 
     # -- running -------------------------------------------------------------------------------------------------
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run `main` to its end, `settle`, `close`. A loop runs once in this way."""
+        with collector_held():
+            try:
+                result: T = self.run_until_complete(main)
+                self.settle()
+            finally:
+                self.close()
+        return result
 
     def run_until_complete(self, future: Any) -> Any:
         """Run until `future` (or coroutine) is done. Raises `Deadlock`, `Livelock`, `OutOfTime` or `Unhandled` where
@@ -151,8 +161,7 @@ class SimLoop(NoEscapes):
 
     def _turn(self, goal: str) -> None:
         """Run one callback, or else move time to the next timer."""
-        for due in self._timers.pop_due(self.now_ns):
-            self._ready.add(due)
+        self._ready.add_all(self._timers.pop_due(self.now_ns))
         entry = self._ready.take(self.chooser)
         if entry is None:
             self._move_time(goal)
@@ -166,6 +175,9 @@ class SimLoop(NoEscapes):
         entry.handle._run()
         if task is not None and task.done():
             self._tasks.pop(task.number, None)
+        # An error's traceback keeps this frame. If the frame kept the task, and so its error, they would be a cycle,
+        # and nobody would hear of the error before the next collection.
+        del task, entry
         if self.trace.executed_count % _COLLECT_EVERY == 0:
             gc.collect()
         self._raise_unhandled()
@@ -295,8 +307,7 @@ class SimLoop(NoEscapes):
     def resume_life(self, life: Life) -> None:
         """What waited runs now, in its old order."""
         life.state = State.RUNNING
-        for entry in life.parked:
-            self._ready.add(entry)
+        self._ready.add_all(life.parked)
         life.parked = []
 
     def take_timers(self, life: Life) -> list[Timer]:

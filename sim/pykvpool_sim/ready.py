@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pykvpool_sim.choosers import CHOICE_WINDOW, Chooser, Fifo
@@ -45,6 +45,9 @@ class ReadyQueue:
 
     def add(self, entry: Entry) -> None:
         self._entries.append(entry)
+
+    def add_all(self, entries: Iterable[Entry]) -> None:
+        self._entries.extend(entries)
 
     def take(self, chooser: Chooser) -> Entry | None:
         """Removes and returns what `chooser` wants to run; None: nothing can. Parks a paused life's entries."""

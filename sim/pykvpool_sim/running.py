@@ -11,10 +11,14 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 from pykvpool_sim.escapes import real_world_refused
 from pykvpool_sim.generators import Generators
 from pykvpool_sim.pins import asyncio_pinned
+
+#: Set inside `collector_held`.
+_HELD: ContextVar[bool] = ContextVar("_HELD", default=False)
 
 
 @contextlib.contextmanager
@@ -23,7 +27,7 @@ def in_charge(loop: asyncio.AbstractEventLoop, generators: Generators, guarded: 
     if asyncio._get_running_loop() is not None:
         raise RuntimeError("a simulated loop cannot run inside another loop")
     hooks = sys.get_asyncgen_hooks()
-    with _collector_held(), asyncio_pinned(), real_world_refused(guarded):
+    with collector_held(), asyncio_pinned(), real_world_refused(guarded):
         asyncio._set_running_loop(loop)
         sys.set_asyncgen_hooks(firstiter=generators.begins, finalizer=generators.dropped)
         try:
@@ -34,15 +38,20 @@ def in_charge(loop: asyncio.AbstractEventLoop, generators: Generators, guarded: 
 
 
 @contextlib.contextmanager
-def _collector_held() -> Iterator[None]:
-    collecting, frozen_count = gc.isenabled(), gc.get_freeze_count()
+def collector_held() -> Iterator[None]:
+    """Within the block the garbage collector runs when it is called, and then looks only at what was made within the
+    block. Blocks nest; the outermost counts."""
+    if _HELD.get():
+        yield
+        return
+    collecting = gc.isenabled()
     gc.disable()
-    # What exists already is no garbage of this run: explicit collections look at what the run made only.
     gc.freeze()
+    token = _HELD.set(True)
     try:
         yield
     finally:
-        if frozen_count == 0:
-            gc.unfreeze()
+        _HELD.reset(token)
+        gc.unfreeze()
         if collecting:
             gc.enable()

@@ -85,14 +85,10 @@ class World:
         """Run a scenario to its end, then cancel what is left and raise errors that nobody looked at. Any error gets a
         note with the seed and the command that replays it. A world runs once."""
         try:
-            result: T = self.loop.run_until_complete(scenario(self))
-            self.loop.settle()
+            return self.loop.run(scenario(self))
         except BaseException as error:
             error.add_note(replay_note(self.seed))
             raise
-        finally:
-            self.loop.close()
-        return result
 
     def next_life_number(self) -> int:
         """For `Host`."""

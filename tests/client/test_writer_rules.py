@@ -204,3 +204,25 @@ async def test_a_huge_batch_is_written_and_committed_in_groups(monkeypatch):
     results = await put(bench, *(job(bytes([i])) for i in range(5)))
     assert [len(end.puts) for end in bench.session.of(PutEnd)] == [2, 2, 1]
     assert all(result.replicas == 1 for result in results)
+
+
+async def test_a_put_that_is_undecided_when_its_deadline_has_passed_ends_and_gives_its_ticket_back():
+    bench = bench_with([Pending(3, False)])
+
+    def undecided(_command):
+        bench.clock.ms = bench.deadline_ms
+        return PutStarted((Pending(3, False),))
+
+    bench.session.script[PutWait] = [undecided]
+    [result] = await put(bench, job())
+    assert isinstance(result, DeadlineExceeded)
+    assert [forget.tickets for forget in bench.session.of(PutForget)] == [(3,)]
+    assert len(bench.session.of(PutWait)) == 1
+
+
+async def test_the_masters_reason_why_there_was_no_room_is_waited_for_a_moment_beyond_the_deadline():
+    bench = bench_with([Pending(3, False)], waits=[[ErrorInfo.of(PoolFull("all is pinned"))]])
+    [result] = await put(bench, job())
+    assert isinstance(result, PoolFull)
+    [wait] = bench.session.of(PutWait)
+    assert wait.timeout_ms > 30_000

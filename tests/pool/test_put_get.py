@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pykvpool.client import PutItem
@@ -156,6 +158,18 @@ async def test_namespaces_do_not_see_each_other(pool):
     assert (await red.get("k"), await blue.get("k")) == (b"red", b"blue!")
     assert (await red.remove_all()).count == 1
     assert await blue.get("k") == b"blue!"
+
+
+async def test_a_close_that_is_cancelled_goes_on_and_the_next_one_waits_for_it(pool):
+    client = await pool.client("leaver")
+    await client.put("k", pattern(MIB))
+    closing = asyncio.ensure_future(client.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await client.close()
+    assert [s.name for s in (await (await pool.client("witness")).state()).sessions if s.name == "leaver"] == []
 
 
 async def test_a_closed_client_says_so(pool):

@@ -33,11 +33,7 @@ async def lost_update():
 
 
 def run(main, chooser):
-    loop = SimLoop(chooser)
-    try:
-        return loop.run_until_complete(main)
-    finally:
-        loop.close()
+    return SimLoop(chooser).run(main)
 
 
 def test_first_in_first_out_misses_the_race():
@@ -111,9 +107,7 @@ def test_a_recorded_schedule_replays_from_its_tape(seed):
     recorder = Recorder(Seeded(Draws(seed, "schedule")))
     first, second = Trace(keep_all=True), Trace(keep_all=True)
     for trace, chooser in ((first, recorder), (second, Tape(recorder.tape))):
-        loop = SimLoop(chooser, trace)
-        loop.run_until_complete(lost_update())
-        loop.close()
+        SimLoop(chooser, trace).run(lost_update())
     assert first_difference(first.entries(), second.entries()) is None
 
 

@@ -5,10 +5,13 @@ import contextlib
 import gc
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pykvpool.runtime import Clock, Offload
 from pykvpool_sim.choosers import Fifo
-from pykvpool_sim.errors import Deadlock, EscapesSimulation, HostCrashed, SimulationError
+from pykvpool_sim.clock import HostClock
+from pykvpool_sim.errors import Deadlock, EscapesSimulation, HostCrashed, SimulationError, Unhandled
 from pykvpool_sim.life import CURRENT_LIFE
 from pykvpool_sim.runtime import sim_runtime
 from pykvpool_sim.seeds import SEED_VARIABLE, replay_note, seeds
@@ -67,6 +70,23 @@ def test_a_result_and_an_error_come_back_from_the_host():
                 await host.run(asyncio.sleep(5))
 
     simulate(scenario)
+
+
+def test_an_error_after_the_wait_was_given_up_is_not_lost():
+    async def scenario(world):
+        async def fails_while_cancelled():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise KeyError("in cleanup")
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await world.host("a").run(fails_while_cancelled())
+        await asyncio.sleep(1)
+
+    with pytest.raises(Unhandled, match="in cleanup"):
+        simulate(scenario)
 
 
 def test_a_paused_host_is_still_and_its_timers_are_all_due_when_it_goes_on():
@@ -298,6 +318,25 @@ def test_a_deadlock_says_which_tasks_only_wait_for_their_host():
 
     with pytest.raises(Deadlock, match=r"\[paused\] task a#1/"):
         simulate(scenario)
+
+
+@given(
+    drift_ppm=st.integers(-500_000, 500_000),
+    slept_ns=st.integers(0, 10**12),
+    monotonic_ns=st.integers(0, 10**15),
+)
+@settings(derandomize=True, max_examples=200, deadline=None)
+def test_a_timer_is_due_at_the_first_moment_at_which_its_clock_says_so(drift_ppm, slept_ns, monotonic_ns):
+    world_ns = 0
+    clock = HostClock(lambda: world_ns, drift_ppm=drift_ppm)
+    clock.suspend()
+    world_ns = slept_ns
+    assert clock.monotonic_ns() == 0
+    assert clock.wake() == slept_ns
+    world_ns = clock.world_ns_at(monotonic_ns)
+    assert clock.monotonic_ns() >= monotonic_ns
+    world_ns -= 1
+    assert monotonic_ns == 0 or clock.monotonic_ns() < monotonic_ns
 
 
 # -- the runtime of shells ---------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The loop: asyncio as everybody knows it, on time that costs nothing, with every way out locked."""
 
 import asyncio
+import gc
 import time
 import traceback
 
@@ -13,13 +14,7 @@ from pykvpool_sim.loop import SimLoop
 
 
 def run(main, **options):
-    loop = SimLoop(**options)
-    try:
-        result = loop.run_until_complete(main)
-        loop.settle()
-    finally:
-        loop.close()
-    return result
+    return SimLoop(**options).run(main)
 
 
 def now():
@@ -294,6 +289,29 @@ def test_an_error_nobody_awaits_ends_the_run():
 
     with pytest.raises(Unhandled, match="lost"):
         run(main())
+
+
+def test_an_error_in_a_reference_cycle_is_heard_of_in_the_end():
+    async def fails():
+        raise KeyError("lost")
+
+    async def main():
+        cycle = [asyncio.ensure_future(fails())]
+        cycle.append(cycle)
+        await asyncio.sleep(1)
+
+    with pytest.raises(Unhandled, match="lost"):
+        run(main())
+
+
+def test_the_garbage_collector_is_held_during_a_run_and_let_go_after():
+    async def main():
+        assert not gc.isenabled()
+        assert gc.get_freeze_count() > 1_000
+
+    run(main())
+    assert gc.isenabled()
+    assert gc.get_freeze_count() < 1_000  # Python 3.12 begins with some
 
 
 def test_an_error_in_a_callback_ends_the_run_unless_a_handler_is_set():

@@ -8,7 +8,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 import msgspec
@@ -55,21 +55,32 @@ def top(config: Config, interval: float) -> None:
         stop = asyncio.Event()
         async with await open_client(config, role="reader") as client:
             state, seen_s = await client.state(), time.monotonic()
-            with _keys(stop), Live(_page(state, None), screen=sys.stdout.isatty(), auto_refresh=False) as live:
+            with _keys(stop), _display() as show:
+                show(_page(state, None))
                 while not stop.is_set():
-                    live.refresh()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(stop.wait(), interval)
                     before, before_s = state, seen_s
                     try:
                         state, seen_s = await client.state(), time.monotonic()
                     except PoolError as error:
-                        live.update(_page(state, None, str(error)))
+                        show(_page(state, None, str(error)))
                         continue
-                    live.update(_page(state, pool_view.rates_between(before, state, seen_s - before_s)))
+                    show(_page(state, pool_view.rates_between(before, state, seen_s - before_s)))
 
     with contextlib.suppress(KeyboardInterrupt):
         run(watch)
+
+
+@contextlib.contextmanager
+def _display() -> Iterator[Callable[[Group], None]]:
+    """How a page is shown: over the one before, or below it where that cannot be done (a pipe, a dumb terminal)."""
+    console = screen.console()
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield console.print
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        yield lambda page: live.update(page, refresh=True)
 
 
 def _page(state: State, rates: dict[str, float] | None, trouble: str = "") -> Group:

@@ -73,7 +73,7 @@ def stat(config: Config, keys: tuple[str, ...], as_json: bool) -> None:
     answers = run(ask)
     for key, answer in zip(keys, answers, strict=True):
         if isinstance(answer, PoolError):
-            click.echo(f"pykvpool: {answer.kind}: {key}: {answer}", err=True)
+            click.echo(f"pykvpool: {answer.kind}: {say.shown_key(key)}: {answer}", err=True)
         elif as_json:
             click.echo(msgspec.json.encode(_as_json(*answer)))
         else:
@@ -92,7 +92,7 @@ def _places(client: Client, found: ObjectStat) -> list[str]:
 
 def _as_json(key: str, found: ObjectStat, places: list[str]) -> dict[str, object]:
     return {
-        "key": key,
+        "key": say.shown_key(key),
         "size_bytes": found.size_bytes,
         "checksum": None if found.checksum is None else f"{found.checksum:016x}",
         "pin": found.pin.name.lower(),
@@ -106,7 +106,7 @@ def _as_json(key: str, found: ObjectStat, places: list[str]) -> dict[str, object
 
 
 def _table(key: str, found: ObjectStat, places: list[str]) -> Table:
-    table = Table(title=key, title_justify="left", show_header=False)
+    table = Table(title=say.shown_key(key), title_justify="left", show_header=False)
     table.add_row("size", f"{say.size(found.size_bytes)} ({say.count(found.size_bytes)} bytes)")
     table.add_row("checksum", "not known yet" if found.checksum is None else f"xxh3-64 {found.checksum:016x}")
     table.add_row("pin", found.pin.name.lower())
@@ -137,6 +137,8 @@ def rm(
     """
     if sum((bool(keys), pattern is not None, everything)) != 1:
         raise click.UsageError("name KEYs, or give --pattern or --all: one of the three")
+    if pattern == "":  # an unset variable of a script, most likely
+        raise click.UsageError("the pattern is empty and matches no key: --all removes every object")
     if all_namespaces and keys:
         raise click.UsageError("--all-namespaces goes with --pattern or --all")
     if keys:
@@ -165,7 +167,7 @@ def _remove_keys(config: Config, keys: tuple[str, ...], force: bool) -> None:
     errors = run(remove)
     for key, error in zip(keys, errors, strict=True):
         if error is not None:
-            click.echo(f"pykvpool: {error.kind}: {key}: {error}", err=True)
+            click.echo(f"pykvpool: {error.kind}: {say.shown_key(key)}: {error}", err=True)
     _fail_with(errors)
 
 

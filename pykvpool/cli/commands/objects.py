@@ -42,6 +42,7 @@ def put(config: Config, key: str, file: str, pin: str, node: str) -> None:
     names of their bytes.
     """
     result = run(lambda: _put(config, key, file, Pin[pin.upper()], node))
+    key = say.shown_key(key)
     if result.existed:
         click.echo(f"{key}: {say.size(result.size_bytes)}, was there already", err=True)
         return
@@ -72,7 +73,8 @@ def get(config: Config, key: str, output: str) -> None:
     result = run(lambda: _get(config, key, output))
     vouch = "its checksum" if result.vouch is Vouch.CHECKSUM else "its lease alone"
     click.echo(
-        f"{key}: {say.size(result.size_bytes)} over {result.scheme} from {result.node}, vouched for by {vouch}",
+        f"{say.shown_key(key)}: {say.size(result.size_bytes)} over {result.scheme} from {result.node}, "
+        f"vouched for by {vouch}",
         err=True,
     )
 
@@ -88,7 +90,9 @@ async def _get(config: Config, key: str, output: str) -> GetResult:
             result = await client.get_into(name, data)
         view = memoryview(data)[: result.size_bytes]
         if output == "-" and sys.stdout.isatty() and not _printable(view):
-            raise InvalidArgument(f"{key} holds binary data: name a file with -o, or send it on with a pipe")
+            raise InvalidArgument(
+                f"{say.shown_key(key)} holds binary data: name a file with -o, or send it on with a pipe"
+            )
         with _progress("writing", len(view)) as moved:
             await files.write(output, view, moved)
     return result

@@ -184,4 +184,4 @@ def _print(summary: DemoSummary, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(summary), indent=2).decode())
     else:
-        render(summary, screen.console())
+        render(summary, screen.console(markup=True))
