@@ -127,9 +127,10 @@ class AnswerChecker:
                 elif hash_ is not None and put.fact.hash != hash_:
                     self._add("P1", f"{hash_!r} was given {entry}, which is for {put.fact.hash!r}", hash_, entry.put_id)
                 for extent in entry.extents:
-                    segment = self._ledger.segments.get(extent.segment)
+                    # The segment may go in this very step; the name it was told under is its own all the same.
                     told = named.get(extent.segment)
-                    if segment is None or told is None or told.generation != segment.fact.generation:
+                    segment = self._ledger.by_generation.get(told.generation) if told is not None else None
+                    if segment is None or segment.fact.segment != extent.segment:
                         self._add("P5", f"{entry} comes with {told} for segment {extent.segment}", hash_, entry.put_id)
 
     def _existing(self, answer: Answer, put_id: PutId, hash_: bytes | None, position: int) -> None:

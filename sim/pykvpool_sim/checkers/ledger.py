@@ -132,7 +132,8 @@ class Ledger:
         if put_id is None:
             return None
         entry = self.puts[put_id]
-        return entry if any(self.is_alive(extent.segment) for extent in entry.holdings) else None
+        copies = entry.extents(Holding.COMMITTED)
+        return entry if any(self.is_alive(extent.segment) for extent in copies) else None
 
     def is_alive(self, segment: SegmentId) -> bool:
         entry = self.segments.get(segment)

@@ -140,7 +140,8 @@ class Rules:
             if children:
                 self._add("P6", f"{fact}: put {children[0].fact.put_id} would be an orphan", fact.put_id)
         elif fact.reason == "replicas lost":
-            alive = [one for one in ledger.puts[fact.put_id].holdings if ledger.is_alive(one.segment)]
+            copies = ledger.puts[fact.put_id].extents(Holding.COMMITTED)
+            alive = [extent for extent in copies if ledger.is_alive(extent.segment)]
             if alive:
                 self._add("P8", f"{fact}: a copy lives in {alive[0]}", fact.put_id)
 

@@ -16,6 +16,7 @@ from pykvpool.model.objects import Pin
 from pykvpool.model.replies import State
 from pykvpool_sim.cluster.cluster import Cluster
 from pykvpool_sim.cluster.keys import SCOPES, value_of
+from pykvpool_sim.history import Outcome
 from pykvpool_sim.host import Host
 
 #: Within this long after the last fault all is at rest. The longest chain is: a fence that waits for a suspended
@@ -25,7 +26,7 @@ REST_MS = 60_000
 #: How often it is looked at.
 _LOOK_EVERY_S = 0.5
 #: Keys written and read at once: far less than the smallest segment.
-_BATCH = 4
+_BATCH = 2
 #: One call of the probe: everything is in order, so this is generous.
 _PROBE_TIMEOUT_S = 10.0
 
@@ -58,7 +59,7 @@ async def _settles(cluster: Cluster, probe: Host, client: Client) -> bool:
         if cluster.verdicts.found:
             return False
         try:
-            left = _left_over(await probe.run(client.state()), cluster)
+            left = _left_over(await probe.run(client.state()), cluster) or _calls_under_way(cluster)
         except PoolError as error:
             left = f"the master answers {error}"
         if not left:
@@ -84,12 +85,23 @@ def _left_over(state: State, cluster: Cluster) -> str:
     return ", ".join(f"{what}: {count}" for what, count in left.items() if count)
 
 
+def _calls_under_way(cluster: Cluster) -> str:
+    """Of clients that live; those of dead ones never return."""
+    living = {host.life.name for host in cluster.world.hosts.values()}
+    return ", ".join(
+        f"{operation.process} waits for its {operation.name} {operation.arguments}"
+        for operation in cluster.world.history.operations
+        if operation.outcome is Outcome.OPEN and operation.process in living
+    )
+
+
 async def _works_as_new(cluster: Cluster, client: Client) -> None:
-    """Every key is written and read; what a fault had pinned is unpinned first."""
+    """Every key is written and read; first the pool is emptied of what somebody left pinned."""
     keys = cluster.shape.keys.all()
     try:
         for scope in SCOPES:
             await client.unpin(keys, scope=scope)
+            await client.remove_all(namespace=scope.namespace, force=True)
         for scope in SCOPES:
             for first in range(0, len(keys), _BATCH):
                 await _write_and_read(cluster, client, scope, keys[first : first + _BATCH])

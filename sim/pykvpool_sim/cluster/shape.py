@@ -6,6 +6,7 @@ time, and the pool is full most of the time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pykvpool.core.config import CoreConfig
@@ -56,13 +57,13 @@ class Shape:
     chaos_ms: int
 
 
-def draw_shape(draws: Draws, verbs: int, chaos_ms: int) -> Shape:
-    """A cluster for `verbs` kinds of operations."""
+def draw_shape(draws: Draws, weights: Sequence[Sequence[int]], chaos_ms: int) -> Shape:
+    """A cluster. `weights`: for each kind of operation, how often a client may do it."""
     decay = draws.chance(0.25)
     nodes = tuple(f"node-{number}" for number in range(draws.between(1, 3)))
     segment_bytes = tuple(draws.choice((64, 96, 128, 256)) * _KIB for _ in nodes)
-    keys = KeySpace(draws.between(2, 6), draws.between(3, 10))
-    clients = tuple(_draw_client(draws, number, verbs, decay, len(nodes)) for number in range(draws.between(2, 4)))
+    keys = KeySpace(draws.between(3, 8), draws.between(4, 12))
+    clients = tuple(_draw_client(draws, number, weights, decay, len(nodes)) for number in range(draws.between(2, 4)))
     config = CoreConfig(
         session_ttl_ms=draws.choice((3_000, 5_000)),
         reconnect_grace_ms=draws.choice((800, 2_000)),
@@ -78,7 +79,7 @@ def draw_shape(draws: Draws, verbs: int, chaos_ms: int) -> Shape:
     return Shape(nodes, segment_bytes, clients, keys, config, decay, draws.choice((0, 100, 10_000)), chaos_ms)
 
 
-def _draw_client(draws: Draws, number: int, verbs: int, decay: bool, nodes: int) -> ClientShape:
+def _draw_client(draws: Draws, number: int, weights: Sequence[Sequence[int]], decay: bool, nodes: int) -> ClientShape:
     min_timeout_ms = draws.choice((50, 500, 2_000))
     return ClientShape(
         name=f"client-{number}",
@@ -91,5 +92,5 @@ def _draw_client(draws: Draws, number: int, verbs: int, decay: bool, nodes: int)
         cancel_ratio=draws.choice((0.0, 0.05, 0.3)),
         min_timeout_ms=min_timeout_ms,
         max_timeout_ms=min_timeout_ms * draws.choice((1, 4)),
-        weights=tuple(draws.choice((0, 1, 4)) for _ in range(verbs)),
+        weights=tuple(draws.choice(choices) for choices in weights),
     )

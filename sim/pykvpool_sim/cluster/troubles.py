@@ -68,7 +68,7 @@ def draw_troubles(draws: Draws, cluster: Cluster, only: Sequence[str] = ()) -> F
         media=shape.decay,
         chaos_ms=shape.chaos_ms,
         calm_ms=0,
-        max_lasts_ms=draws.choice((1_000, 4_000, 15_000)),
+        max_lasts_ms=draws.choice((2_000, 8_000, 20_000)),
     )
     strikes: list[Strike] = []
     common = [fault for fault in kinds if fault.name != MASTER_RESTART and (shape.decay or not fault.silent)]
@@ -154,7 +154,11 @@ def _fabric(cluster: Cluster, change: Change) -> Callable[[World, Host, Draws], 
 
 def _slow(draws: Draws) -> dict[str, int | float]:
     """Pieces late by up to longer than any lease or deadline."""
-    return {"slow_ratio": draws.choice((0.02, 0.1, 0.4)), "slow_ns": draws.between(100, 8_000) * NS_PER_MS}
+    return {
+        "slow_ratio": draws.choice((0.05, 0.2, 0.6)),
+        "slow_ns": draws.between(50, 8_000) * NS_PER_MS,
+        "flush_ns": draws.between(0, 500) * NS_PER_MS,
+    }
 
 
 def _torn(draws: Draws) -> dict[str, int | float]:
@@ -176,7 +180,11 @@ def _lost_acks(draws: Draws) -> dict[str, int | float]:
 
 def _lingering(draws: Draws) -> dict[str, int | float]:
     """What was on the wire when its sender went away lands long after."""
-    return {"linger_ratio": 1.0, "linger_ns": draws.between(100, 20_000) * NS_PER_MS}
+    return {
+        "linger_ratio": 1.0,
+        "linger_ns": draws.between(100, 20_000) * NS_PER_MS,
+        "max_delay_ns": draws.choice((1, 100)) * NS_PER_MS,
+    }
 
 
 def _slow_fences(draws: Draws) -> dict[str, int | float]:
