@@ -54,7 +54,7 @@ class Cluster:
         #: The mounts of each host's present life.
         self.memories: dict[str, list[SimMemory]] = {}
         #: No new operations: the workload comes to its end.
-        self.resting = False
+        self.rest = asyncio.Event()
 
     def start(self, run_client: Callable[[Host], object]) -> None:
         """Make and boot all hosts; `run_client` is what clients run."""

@@ -127,7 +127,7 @@ async def _scenario(cluster: Cluster, plan: FaultPlan, programs: dict[str, Clien
     trouble = asyncio.ensure_future(carry_out(world, plan, troubles_of(cluster)))
     while not trouble.done() and not cluster.verdicts.found:
         await asyncio.wait([trouble], timeout=_LOOK_EVERY_S)
-    cluster.resting = True
+    cluster.rest.set()
     if not trouble.done():
         trouble.cancel()
     await trouble_over(trouble)
@@ -156,7 +156,7 @@ def _client_program(
 
 def _last_look(cluster: Cluster, programs: dict[str, ClientProgram]) -> None:
     """What can be judged at the end alone."""
-    witness, verdicts = cluster.witness, cluster.verdicts
+    witness = cluster.witness
     if witness is not None:
         witness.validate()
         witness.check_follower()

@@ -56,7 +56,7 @@ class ClientProgram:
 
     async def run(self) -> None:
         shape = self._shape
-        while not self._cluster.resting:
+        while not self._cluster.rest.is_set():
             try:
                 client = await self._cluster.connect(
                     self._host,
@@ -70,7 +70,7 @@ class ClientProgram:
                 await asyncio.sleep(_COME_BACK_S)
                 continue
             await self._work(client)
-            if self._cluster.resting and self._draws.chance(0.5):
+            if self._cluster.rest.is_set() and self._draws.chance(0.5):
                 # Idle, and connected: what it left behind has to go all the same.
                 await asyncio.Event().wait()
             await self._recorded("close", client.close())
@@ -89,7 +89,7 @@ class ClientProgram:
 
     async def _worker(self, client: Client) -> None:
         draws, verbs = self._draws, [verb for verb, _ in VERBS.values()]
-        while not self._cluster.resting:
+        while not self._cluster.rest.is_set():
             await asyncio.sleep(draws.between(0, self._shape.think_ms) / 1_000)
             (verb,) = draws.choices(verbs, self._shape.weights)
             try:
