@@ -13,14 +13,14 @@ from pykvpool_sim.choosers import Chooser, Fifo, Pct, Seeded
 from pykvpool_sim.cluster.cluster import BugLog, Cluster
 from pykvpool_sim.cluster.rest import come_to_rest
 from pykvpool_sim.cluster.shape import ClientShape, draw_shape
-from pykvpool_sim.cluster.story import story_of
+from pykvpool_sim.cluster.story import story_of, timeline
 from pykvpool_sim.cluster.troubles import draw_troubles, troubles_of
 from pykvpool_sim.cluster.workload import VERBS, ClientProgram
 from pykvpool_sim.draws import Draws
-from pykvpool_sim.errors import SimulationError
+from pykvpool_sim.errors import Hung, SimulationError
 from pykvpool_sim.history import Outcome
 from pykvpool_sim.host import Host
-from pykvpool_sim.plan import FaultPlan, Strike, carry_out
+from pykvpool_sim.plan import FaultPlan, carry_out
 from pykvpool_sim.world import World
 
 #: Virtual time of trouble in one run, unless asked otherwise.
@@ -44,7 +44,8 @@ class Options:
     chaos_ms: int = CHAOS_MS
     #: Promises that are not judged.
     off: frozenset[str] = frozenset()
-    keep_trace: bool = False
+    #: Keep all that happened, in words.
+    timeline: bool = False
 
 
 @dataclass(slots=True)
@@ -57,7 +58,8 @@ class Report:
     #: Of what clients asked and were told alone.
     history_digest: str = ""
     plan: str = ""
-    strikes: tuple[Strike, ...] = ()
+    #: Strikes that the plan has, those left out included.
+    planned: int = 0
     #: Broken promises, and a story for each.
     violations: list[str] = field(default_factory=list)
     stories: list[list[str]] = field(default_factory=list)
@@ -68,22 +70,30 @@ class Report:
     calls: Counter[str] = field(default_factory=Counter)
     callbacks: int = 0
     virtual_s: float = 0.0
-    trace: list[str] = field(default_factory=list)
+    #: What happened, in order; where `Options.timeline` asks for it.
+    timeline: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
         return bool(self.violations)
 
+    @property
+    def broken(self) -> str:
+        """The promise that was broken first; empty: none."""
+        return self.violations[0].partition(" ")[0] if self.violations else ""
+
 
 def run_seed(seed: int, options: Options | None = None) -> Report:
     """Simulate one seed. Never raises for what the pool does: that is in the report."""
     options = options or Options()
-    world = World(seed, chooser=_draw_chooser, keep_trace=options.keep_trace, limit_s=_LIMIT_S)
+    world = World(seed, chooser=_draw_chooser, limit_s=_LIMIT_S)
     shape = draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms)
     cluster = Cluster(world, shape, options.off)
-    plan = _plan(cluster, options)
+    drawn = draw_troubles(world.draws("plan"), cluster, options.only)
+    plan = _reduced(drawn, options)
     programs: dict[str, ClientProgram] = {}
-    report = Report(seed, plan=str(plan), strikes=plan.strikes, struck=Counter(strike.fault for strike in plan.strikes))
+    struck = Counter(strike.fault for strike in plan.strikes)
+    report = Report(seed, plan=str(plan), planned=len(drawn.strikes), struck=struck)
     log = logging.getLogger("pykvpool")
     bugs, level, propagates = BugLog(cluster.verdicts), log.level, log.propagate
     log.addHandler(bugs)
@@ -91,13 +101,15 @@ def run_seed(seed: int, options: Options | None = None) -> Report:
     log.propagate = False
     try:
         world.run(lambda _: _scenario(cluster, plan, programs))
-    except SimulationError as error:
+    except (SimulationError, Hung) as error:
         cluster.verdicts.add("bug", f"{type(error).__name__}: {error}")
     finally:
         log.removeHandler(bugs)
         log.setLevel(level)
         log.propagate = propagates
     _fill(report, cluster)
+    if options.timeline:
+        report.timeline = timeline(cluster, plan)
     return report
 
 
@@ -109,8 +121,8 @@ def _draw_chooser(draws: Draws) -> Chooser:
     return Pct(draws, depth=3, steps=20_000) if kind <= 2 else Seeded(draws)
 
 
-def _plan(cluster: Cluster, options: Options) -> FaultPlan:
-    plan = draw_troubles(cluster.world.draws("plan"), cluster, options.only)
+def _reduced(plan: FaultPlan, options: Options) -> FaultPlan:
+    """The plan without what is left out."""
     strikes = [
         strike
         for number, strike in enumerate(plan.strikes)
@@ -180,7 +192,6 @@ def _fill(report: Report, cluster: Cluster) -> None:
         report.calls[f"{operation.name}: {_kind(operation.outcome, operation.value)}"] += 1
     report.callbacks = world.trace.executed_count
     report.virtual_s = world.loop.now_ns / 1e9
-    report.trace = world.trace.entries()
 
 
 def _kind(outcome: Outcome, value: object) -> str:

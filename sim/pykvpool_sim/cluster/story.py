@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pykvpool.model.facts import PutOpened
 from pykvpool.model.ids import PutId
 from pykvpool_sim.checkers import Violation
+from pykvpool_sim.clock import NS_PER_MS
 from pykvpool_sim.cluster.cluster import Cluster
+from pykvpool_sim.plan import FaultPlan
 
 #: Lines of one story: the latest ones.
 MAX_LINES = 40
@@ -21,8 +23,21 @@ def story_of(cluster: Cluster, violation: Violation) -> list[str]:
     puts = set() if violation.put_id is None else {violation.put_id}
     puts |= {fact.put_id for _, fact in cluster.facts if isinstance(fact, PutOpened) and fact.hash == key}
     lines = heapq.merge(_facts(cluster, key, puts), _landings(cluster, puts), _calls(cluster, key))
-    told = [f"{time_ns / 1e9:>14.6f} s  {text}" for time_ns, text in lines if time_ns <= violation.world_ns]
-    return told[-MAX_LINES:]
+    return _told(line for line in lines if line[0] <= violation.world_ns)[-MAX_LINES:]
+
+
+def timeline(cluster: Cluster, plan: FaultPlan) -> list[str]:
+    """All that happened: strikes, facts, landings, calls."""
+    strikes = [(strike.at_ms * NS_PER_MS, f"strike   {strike.fault} at {strike.host}") for strike in plan.strikes]
+    strikes += [(strike.ends_ms * NS_PER_MS, f"over     {strike.fault} at {strike.host}") for strike in plan.strikes]
+    every = {landing.put_id for _, landing in cluster.landings.kept if landing.put_id is not None}
+    return _told(
+        heapq.merge(sorted(strikes), _facts(cluster, None, set()), _landings(cluster, every), _calls(cluster, None))
+    )
+
+
+def _told(lines: Iterable[Line]) -> list[str]:
+    return [f"{time_ns / 1e9:>14.6f} s  {text}" for time_ns, text in lines]
 
 
 def _facts(cluster: Cluster, key: bytes | None, puts: set[PutId]) -> Iterator[Line]:
@@ -48,7 +63,7 @@ def _calls(cluster: Cluster, key: bytes | None) -> Iterator[Line]:
     events = []
     for operation in cluster.world.history.operations:
         keys = operation.arguments.get("keys")
-        if key is None or not isinstance(keys, list) or key.decode(errors="replace") not in keys:
+        if key is not None and not (isinstance(keys, list) and key.decode(errors="replace") in keys):
             continue
         events.append((operation.invoked_ns, f"call     {operation.process} {operation.name} {keys}"))
         if operation.returned_ns is not None:

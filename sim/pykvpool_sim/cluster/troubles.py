@@ -39,6 +39,22 @@ _MAX_MASTER_STRIKES = 3
 MASTER_RESTART = "master restart"
 
 
+#: Names of all kinds.
+KINDS = (
+    *_HOST_FAULTS,
+    "node leaves",
+    "slow fabric",
+    "torn operations",
+    "write errors",
+    "read errors",
+    "lost acknowledgements",
+    "lingering writes",
+    "slow fences",
+    "memory decay",
+    MASTER_RESTART,
+)
+
+
 def troubles_of(cluster: Cluster) -> tuple[Fault, ...]:
     """Every fault that this cluster can have."""
     hosts = [fault for fault in FAULTS if fault.name in _HOST_FAULTS]
