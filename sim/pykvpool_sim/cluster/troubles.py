@@ -13,7 +13,7 @@ from dataclasses import replace
 from pykvpool_sim.clock import NS_PER_MS
 from pykvpool_sim.cluster.cluster import MASTER, Cluster
 from pykvpool_sim.draws import Draws
-from pykvpool_sim.fabric import FabricFaults
+from pykvpool_sim.fabric import FabricFaults, Landing
 from pykvpool_sim.faults import FAULTS, Fault, Undo
 from pykvpool_sim.host import Host
 from pykvpool_sim.plan import Budget, FaultPlan, Strike, draw_plan
@@ -39,9 +39,17 @@ _MAX_MASTER_STRIKES = 3
 MASTER_RESTART = "master restart"
 
 
+#: Faults that are worst in the middle of a transfer, and their names when they wait for one.
+_AIMED = {
+    "kill": "kill in a transfer",
+    "power cut": "power cut in a transfer",
+    "pause": "pause in a transfer",
+    "suspend": "suspend in a transfer",
+}
 #: Names of all kinds.
 KINDS = (
     *_HOST_FAULTS,
+    *_AIMED.values(),
     "node leaves",
     "slow fabric",
     "torn operations",
@@ -60,6 +68,7 @@ def troubles_of(cluster: Cluster) -> tuple[Fault, ...]:
     hosts = [fault for fault in FAULTS if fault.name in _HOST_FAULTS]
     return (
         *hosts,
+        *(_aimed(cluster, fault, _AIMED[fault.name]) for fault in hosts if fault.name in _AIMED),
         Fault("node leaves", _node_leaves(cluster)),
         Fault("slow fabric", _fabric(cluster, _slow), everywhere=True),
         Fault("torn operations", _fabric(cluster, _torn), everywhere=True),
@@ -118,6 +127,45 @@ def _node_leaves(cluster: Cluster) -> Callable[[World, Host, Draws], Undo]:
         return undo
 
     return strike
+
+
+def _aimed(cluster: Cluster, fault: Fault, name: str) -> Fault:
+    """The fault strikes when the next bytes move from or to the host: most transfers are too short to be met by
+    chance."""
+
+    def strike(world: World, host: Host, draws: Draws) -> Undo:
+        aim = _Aim(cluster, host, lambda: fault.strike(world, host, draws))
+        cluster.network.watchers.append(aim)
+        return aim.undo
+
+    return Fault(name, strike, takes_down=True)
+
+
+class _Aim:
+    """A `Watcher` that waits for its moment."""
+
+    def __init__(self, cluster: Cluster, host: Host, strike: Callable[[], Undo]) -> None:
+        self._cluster = cluster
+        self._host = host
+        self._strike = strike
+        self._fired = False
+        self._undo: Undo | None = None
+
+    def landed(self, landing: Landing) -> None:
+        if not self._fired and self._host.name in (landing.source, landing.target):
+            self._fired = True
+            # In a turn of its own: not in the middle of whoever moves the bytes.
+            self._cluster.network.after(0, self._fire)
+
+    def _fire(self) -> None:
+        if self in self._cluster.network.watchers and self._host.is_up:
+            self._cluster.network.counts["strike in a transfer"] += 1
+            self._undo = self._strike()
+
+    def undo(self) -> None:
+        self._cluster.network.watchers.remove(self)
+        if self._undo is not None:
+            self._undo()
 
 
 def _master_restart(world: World, host: Host, draws: Draws) -> Undo:

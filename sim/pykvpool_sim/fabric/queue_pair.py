@@ -252,7 +252,11 @@ class QueuePair:
             memory.view[offset : offset + piece.length] = data
         else:
             piece.data = bytes(memory.view[offset : offset + piece.length])
-        network.saw(Landing(self.peer, self.generation, memory, offset, piece.length, work.put_id, late))
+        network.saw(
+            Landing(
+                self.peer, self.source, self.target, self.generation, memory, offset, piece.length, work.put_id, late
+            )
+        )  # fmt: skip
         if late:
             return
         self._last_back_ns = max(self._last_back_ns, network.loop.now_ns) + network.delay_ns()

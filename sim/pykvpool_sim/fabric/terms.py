@@ -44,6 +44,9 @@ class Landing:
     """One piece of one operation that touched remote memory."""
 
     peer: Peer
+    #: Hosts of the peer and of the memory.
+    source: str
+    target: str
     #: Of the descriptor that the peer used.
     generation: Generation
     memory: SimMemory

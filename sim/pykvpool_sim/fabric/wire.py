@@ -102,7 +102,7 @@ class DataNetwork:
     def saw(self, landing: Landing) -> None:
         if landing.late:
             self.counts["late landing"] += 1
-        for watcher in self.watchers:
+        for watcher in list(self.watchers):
             watcher.landed(landing)
 
     # -- connecting ----------------------------------------------------------------------------------------------
