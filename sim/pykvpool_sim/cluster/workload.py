@@ -244,7 +244,7 @@ async def _match(program: ClientProgram, client: Client) -> None:
     if match.hold is None:
         return
     async with match.hold as held:
-        if draws.chance(0.3):
+        if draws.chance(0.6):
             held.keep_alive()
         await asyncio.sleep(draws.between(0, 3_000) / 1_000)
         matched = keys[: match.count]

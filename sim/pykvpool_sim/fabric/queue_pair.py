@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pykvpool.errors import PoolError, TransferFailed, Unavailable
+from pykvpool.errors import PoolError, TransferFailed, Unavailable, invariant
 from pykvpool.fabric.base import Peer
 from pykvpool.model.ids import Generation, PutId
 from pykvpool_sim.clock import NS_PER_MS
@@ -187,7 +187,8 @@ class QueuePair:
         told if it could be reached."""
         if self._far_gone is None:
             self._far_gone = self.network.loop.create_future()
-            self.far_end = End.FLUSHING
+            if self.far_end is End.OPEN:
+                self.far_end = End.FLUSHING
             self.network.after(self.network.draws.between(0, self.network.faults.fence_ns), self._far_ends)
         return self._far_gone
 
@@ -224,7 +225,6 @@ class QueuePair:
             return
         self._patience_ends_ns = None
         if self.far is None or self.far.state is State.DEAD or self.far_end is End.GONE:
-            self._there.clear()
             self._refused("the owner does not know the queue pair any more")
             return
         piece = self._there.popleft()
@@ -289,11 +289,12 @@ class QueuePair:
             if self.near_end is End.FLUSHING:
                 network.counts["landing in local buffers while flushing"] += 1
         if last:
-            self._works.popleft()
+            invariant(self._works.popleft() is work, "operations of one queue pair end in order")
             work.finish(None)
 
     def _refused(self, reason: str) -> None:
-        """The owner's NIC says no: the queue pair breaks, at the near end when the word arrives there."""
+        """The owner's NIC says no: the queue pair is broken there at once, and here when the word arrives."""
+        self.far_end = End.GONE
         self._there.clear()
         if self.near_end is not End.GONE:
             self.network.counts["broken queue pair"] += 1
