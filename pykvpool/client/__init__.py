@@ -11,6 +11,7 @@ from pykvpool.client.types import (
     PutItem,
     PutOptions,
     PutResult,
+    RangeItem,
     RemovedCount,
 )
 from pykvpool.client.views import View
@@ -25,6 +26,7 @@ __all__ = [
     "PutItem",
     "PutOptions",
     "PutResult",
+    "RangeItem",
     "RemovedCount",
     "SyncClient",
     "View",

@@ -5,12 +5,13 @@
 
 `leave` is the one gate that bytes pass on their way to the caller: the lease must still be trusted *after* the
 transfer, and where a CPU saw the bytes their checksum must be the committed one. No read path goes round it. The lease
-is released only after the fabric has drained.
+is released only after the fabric has drained. A part of an object (`Window`) has no committed checksum of its own: the
+lease alone vouches for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pykvpool.client.fabrics import Fabrics
@@ -22,7 +23,7 @@ from pykvpool.fabric.base import Outcome, Read
 from pykvpool.memory.buffers import take
 from pykvpool.model.commands import GetReplicas
 from pykvpool.model.ids import ScopeId
-from pykvpool.model.objects import Extent, ObjectInfo, Vouch
+from pykvpool.model.objects import Extent, ObjectInfo, SegmentDescriptor, Vouch
 from pykvpool.model.replies import ErrorInfo, Located
 
 #: Times a whole get is asked anew after its lease ran out or its replicas moved, within its deadline.
@@ -35,23 +36,35 @@ GROUP_BYTES = 128 << 20
 Destination = Callable[[int], Sequence[memoryview]]
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of an object: [offset, offset + length)."""
+
+    offset: int
+    length: int
+
+
 @dataclass(slots=True)
 class GetJob:
-    """One object on its way out of the pool."""
+    """One object, or a part of one, on its way out of the pool."""
 
     hash: bytes
     name: str
     destination: Destination
+    #: None: the whole object.
+    window: Window | None = None
     tries: int = 0
     result: GetResult | PoolError | None = None
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """A located object: its pieces are cut to its size, its replicas are tried in order."""
+    """A located object: its pieces are cut to what is wanted of it, its replicas are tried in order."""
 
     job: GetJob
     info: ObjectInfo
+    #: What is read of it: all, or the job's window.
+    window: Window
     pieces: Sequence[memoryview]
     next_replica: int = 0
     failures: list[str] = field(default_factory=list)
@@ -62,6 +75,23 @@ class _Wanted:
             return None
         self.next_replica += 1
         return self.info.extents[self.next_replica - 1]
+
+    def read(self, segment: SegmentDescriptor, extent: Extent) -> Read:
+        window = self.window
+        whole = window.length == self.info.size_bytes
+        return Read(segment, extent.offset + window.offset, window.length, self.pieces, want_checksum=whole)
+
+
+def _window(job: GetJob, found: ObjectInfo) -> Window:
+    """What is wanted of `found`. Raises `InvalidArgument` where it does not lie within the object."""
+    if job.window is None:
+        return Window(0, found.size_bytes)
+    offset, length = job.window.offset, job.window.length
+    if offset < 0 or length < 0 or offset + length > found.size_bytes:
+        raise InvalidArgument(
+            f"bytes {offset} to {offset + length} of an object of {found.size_bytes}", size_bytes=found.size_bytes
+        )
+    return job.window
 
 
 def leave(held: HeldLease, info: ObjectInfo, outcome: Outcome) -> Vouch:
@@ -120,24 +150,31 @@ class Reader:
         )
 
     async def _try(self, scope: ScopeId, jobs: Sequence[GetJob], deadline_ms: int) -> None:
-        located, held = await self.locate(scope, [job.hash for job in jobs], deadline_ms)
+        # Each object once, however many parts of it are wanted: the lease counts its bytes once then.
+        distinct = list(dict.fromkeys(job.hash for job in jobs))
+        located, held = await self.locate(scope, distinct, deadline_ms)
         async with held:
-            wanted = self._prepare(jobs, located)
+            wanted = self._prepare(jobs, dict(zip(distinct, located.objects, strict=True)))
             while wanted:
                 wanted = await self._read_next_replicas(wanted, held, deadline_ms)
 
-    def _prepare(self, jobs: Sequence[GetJob], located: Located) -> list[_Wanted]:
+    def _prepare(self, jobs: Sequence[GetJob], located: Mapping[bytes, ObjectInfo | ErrorInfo]) -> list[_Wanted]:
         wanted = []
-        for job, found in zip(jobs, located.objects, strict=True):
+        for job in jobs:
+            found = located[job.hash]
             if isinstance(found, ErrorInfo):
                 job.result = found.error()
                 continue
             try:
-                pieces = take(job.destination(found.size_bytes), found.size_bytes)
+                window = _window(job, found)
+                pieces = take(job.destination(window.length), window.length)
             except InvalidArgument as error:
                 job.result = InvalidArgument(f"{job.name}: {error.message}", **error.fields)
                 continue
-            wanted.append(_Wanted(job, found, pieces))
+            if window.length:
+                wanted.append(_Wanted(job, found, window, pieces))
+            else:  # nothing moves
+                job.result = GetResult(0, Vouch.LEASE, "", "")
         return wanted
 
     async def _read_next_replicas(self, wanted: list[_Wanted], held: HeldLease, deadline_ms: int) -> list[_Wanted]:
@@ -147,7 +184,7 @@ class Reader:
         group_bytes = 0
         rest: list[_Wanted] = []
         for position, want in enumerate(wanted):
-            if group_bytes + want.info.size_bytes > GROUP_BYTES and batch:
+            if group_bytes + want.window.length > GROUP_BYTES and batch:
                 rest = wanted[position:]
                 held.keep_alive()
                 break
@@ -155,9 +192,9 @@ class Reader:
             if extent is None:
                 want.job.result = self._no_replica_left(want)
                 continue
-            group_bytes += want.info.size_bytes
+            group_bytes += want.window.length
             reading.append(want)
-            batch.append(Read(self._link.segment(extent.segment), extent.offset, extent.length, want.pieces))
+            batch.append(want.read(self._link.segment(extent.segment), extent))
         if not batch:
             return []
         # Past the end of the lease the bytes could not be believed: no use in waiting longer for them.
@@ -185,8 +222,8 @@ class Reader:
                 self._statistics.checksum_mismatches += 1
                 error = mismatch
             else:
-                self._statistics.read(outcome.scheme, want.info.size_bytes)
-                want.job.result = GetResult(want.info.size_bytes, vouch, outcome.scheme, read.segment.node)
+                self._statistics.read(outcome.scheme, want.window.length)
+                want.job.result = GetResult(want.window.length, vouch, outcome.scheme, read.segment.node)
                 return True
         want.failures.append(f"{read.segment.node}: {error}")
         want.last_error = error
