@@ -212,18 +212,33 @@ class Client(Verbs):
         """The whole objects, one result per key, in order. `get_into_batch` saves the allocation."""
         values: list[bytes] = [b""] * len(keys)
 
-        def destination(position: int) -> Callable[[int], Sequence[memoryview]]:
-            def allocate(size_bytes: int) -> Sequence[memoryview]:
-                values[position], view = fresh_bytes(size_bytes)
-                return [view]
+        def allocate(position: int, size_bytes: int) -> memoryview:
+            values[position], view = fresh_bytes(size_bytes)
+            return view
 
-            return allocate
-
-        jobs = [_get_job(key, destination(position)) for position, key in enumerate(keys)]
-        results = await self._get(jobs, scope, timeout_s)
+        results = await self.get_into_new(keys, allocate, scope=scope, timeout_s=timeout_s)
         return [
             result if isinstance(result, PoolError) else value for result, value in zip(results, values, strict=True)
         ]
+
+    async def get_into_new(
+        self,
+        keys: Sequence[Key],
+        allocate: Callable[[int, int], Data],
+        *,
+        scope: Scope | None = None,
+        timeout_s: float | None = None,
+    ) -> list[GetResult | PoolError]:
+        """Read many objects, each into what ``allocate(position in keys, size in bytes)`` gives once its size is known.
+
+        `allocate` runs on the loop, and again for the same position where a get has to be tried anew.
+        """
+
+        def destination(position: int) -> Callable[[int], Sequence[memoryview]]:
+            return lambda size_bytes: as_pieces(allocate(position, size_bytes), writable=True)
+
+        jobs = [_get_job(key, destination(position)) for position, key in enumerate(keys)]
+        return await self._get(jobs, scope, timeout_s)
 
     async def get_into(
         self, key: Key, buffer: Data, *, scope: Scope | None = None, timeout_s: float | None = None

@@ -192,3 +192,15 @@ async def test_parts_of_objects_are_read_over_every_fabric(pool):
     )
     assert isinstance(beyond, InvalidArgument) and isinstance(small, InvalidArgument)
     assert client.statistics().bytes_read == {pool.fabrics[0]: 2 * MIB + 5}
+
+
+async def test_a_buffer_is_made_when_the_size_is_known_and_only_for_what_is_there(pool):
+    client = await pool.client()
+    await client.put("k", b"12345")
+    made = {}
+    results = await client.get_into_new(
+        ["k", "nobody"], lambda position, size_bytes: made.setdefault(position, bytearray(size_bytes))
+    )
+    assert made == {0: bytearray(b"12345")}
+    assert results[0].size_bytes == 5
+    assert isinstance(results[1], KeyNotFound)
