@@ -47,7 +47,7 @@ class Ranges(StoreBase):
             attachment = self._open
             check_equal("get_into_ranges", buffer_ptrs, all_keys, *columns)
         except PoolError as error:
-            return self._everywhere(all_keys, all_sizes, error)
+            return self._everywhere(buffer_ptrs, all_keys, all_sizes, error)
         for i, pointer in enumerate(buffer_ptrs):
             try:
                 check_equal("the offsets and sizes of a buffer", all_keys[i], *(column[i] for column in columns))
@@ -96,17 +96,20 @@ class Ranges(StoreBase):
             )
 
     def _everywhere(
-        self, all_keys: list[list[str]], all_sizes: list[list[list[int]]], error: PoolError
+        self,
+        buffer_ptrs: Sequence[int],
+        all_keys: Sequence[Sequence[str]],
+        all_sizes: Sequence[Sequence[Sequence[int]]],
+        error: PoolError,
     ) -> list[list[list[int]]]:
-        """The same code for every fragment (one for each key where the shapes do not say how many there are)."""
+        """The same code for every fragment of every buffer; one where the shapes do not say how many there are."""
         number = self.failed("get_into_ranges", error)
-        return [
-            [
-                [number] * (len(all_sizes[i][j]) if i < len(all_sizes) and j < len(all_sizes[i]) else 1)
-                for j in range(len(keys))
-            ]
-            for i, keys in enumerate(all_keys)
-        ]
+        results = []
+        for i, _ in enumerate(buffer_ptrs):
+            keys: Sequence[str] = all_keys[i] if i < len(all_keys) else ("",)
+            sizes = all_sizes[i] if i < len(all_sizes) else ()
+            results.append([[number] * (len(sizes[j]) if j < len(sizes) else 1) for j, _ in enumerate(keys)])
+        return results
 
 
 def fragment_item(attachment: Attachment, key: str, pointer: int, to: int, start: int, size: int) -> RangeItem:

@@ -9,6 +9,7 @@ memory, and only they are moved.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -55,12 +56,15 @@ class Sessions(Objects):
         super().__init__()
         #: Put sessions by key.
         self._staged: dict[str, _Staged] = {}
-        #: Keys with a get session.
-        self._reading: dict[str, None] = {}
+        #: Get sessions by key, counted: two callers may read one object.
+        self._reading: dict[str, int] = {}
+        #: Held while either changes.
+        self._sessions = threading.Lock()
 
     def _end_sessions(self) -> None:
-        self._staged.clear()
-        self._reading.clear()
+        with self._sessions:
+            self._staged.clear()
+            self._reading.clear()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -78,21 +82,24 @@ class Sessions(Objects):
         for key, size, exists in zip(keys, sizes, there, strict=True):
             try:
                 key_to_store(key)
-                length = size_of("size", size)
-                staged = sum(len(each.staging) for each in self._staged.values())
-                if staged + length > attachment.settings.buffer_bytes:
-                    raise InvalidArgument(
-                        f"{staged + length} bytes staged, local_buffer_size is {attachment.settings.buffer_bytes}"
-                    )
+                begun = exists != 1 and self._stage_new(
+                    key, size_of("size", size), wish, attachment.settings.buffer_bytes
+                )
+                codes.append(OK if begun else ALREADY_EXISTS)
             except PoolError as error:
                 codes.append(self._code("batch_put_session_start", key, error))
-                continue
-            if exists == 1 or key in self._staged:
-                codes.append(ALREADY_EXISTS)
-                continue
-            self._staged[key] = _Staged(BufferHandle.of_size(length), wish)
-            codes.append(OK)
         return codes
+
+    def _stage_new(self, key: str, size_bytes: int, wish: PutWish, limit_bytes: int) -> bool:
+        """Memory for a new object; False where it is being written already. Raises `InvalidArgument` (too much)."""
+        with self._sessions:
+            if key in self._staged:
+                return False
+            staged = size_bytes + sum(len(each.staging) for each in self._staged.values())
+            if staged > limit_bytes:
+                raise InvalidArgument(f"{staged} bytes would be staged, local_buffer_size is {limit_bytes}")
+            self._staged[key] = _Staged(BufferHandle.of_size(size_bytes), wish)
+            return True
 
     @per_key
     def batch_put_from_multi_buffer_ranges(
@@ -105,6 +112,7 @@ class Sessions(Objects):
         """Write parts of begun objects from registered memory; bytes written, or a code, for each entry."""
         check_keys(keys)
         check_equal("pointers, sizes and offsets", keys, all_buffer_ptrs, all_sizes, all_dst_offsets)
+        self._check_open()
         results = []
         for key, pointers, sizes, offsets in zip(keys, all_buffer_ptrs, all_sizes, all_dst_offsets, strict=True):
             try:
@@ -134,6 +142,7 @@ class Sessions(Objects):
     def batch_put_session_end(self, keys: list[str]) -> list[int]:
         """Make complete objects readable; 0 each, or a code (an incomplete one stays open)."""
         errors: list[PoolError | None] = [None] * len(check_keys(keys))
+        self._check_open()
         ready: list[int] = []
         for position, key in enumerate(keys):
             session = self._staged.get(key)
@@ -146,7 +155,8 @@ class Sessions(Objects):
             else:
                 ready.append(position)
         for position in ready:
-            session = self._staged.pop(keys[position], None)
+            with self._sessions:
+                session = self._staged.pop(keys[position], None)
             if session is None:
                 continue  # the same key twice in one batch: its first place has ended it
             item = Value(key_to_store(keys[position]), [memoryview(session.staging)])
@@ -159,7 +169,8 @@ class Sessions(Objects):
         self._check_open()
         codes = []
         for key in check_keys(keys):
-            revoked = self._staged.pop(key, None)
+            with self._sessions:
+                revoked = self._staged.pop(key, None)
             error = None if revoked is not None else InvalidArgument(f"{key!r:.80} has no put session")
             codes.append(self._code("batch_put_session_revoke", key, error))
         return codes
@@ -172,7 +183,8 @@ class Sessions(Objects):
         codes = []
         for key, exists in zip(keys, self.batch_is_exist(keys), strict=True):
             if exists == 1:
-                self._reading[key] = None
+                with self._sessions:
+                    self._reading[key] = self._reading.get(key, 0) + 1
                 codes.append(OK)
             else:
                 codes.append(exists or self._code("batch_get_session_start", key, KeyNotFound("no such object")))
@@ -221,6 +233,9 @@ class Sessions(Objects):
     def batch_get_session_end(self, keys: list[str]) -> int:
         """End reading. Keys without a session are fine."""
         self._check_open()
-        for key in check_keys(keys):
-            self._reading.pop(key, None)
+        with self._sessions:
+            for key in check_keys(keys):
+                count = self._reading.pop(key, 0) - 1
+                if count > 0:
+                    self._reading[key] = count
         return OK
