@@ -1,6 +1,7 @@
 """The client of the pool. Start with `client` (the face), then `writer` and `reader` (the life of a block)."""
 
 from pykvpool.client.client import Client
+from pykvpool.client.exporting import export_metrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.sync import SyncClient
 from pykvpool.client.types import (
@@ -30,4 +31,5 @@ __all__ = [
     "RemovedCount",
     "SyncClient",
     "View",
+    "export_metrics",
 ]

@@ -83,6 +83,7 @@ class Client(Verbs):
             token: the shared token, where the cluster has one.
             cluster: refuse a master of another cluster (empty: any).
             replicas, min_replicas: defaults of every put, see `PutOptions`.
+            namespace: where its keys are; not empty.
             timeout_s: default deadline of every call.
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
 
@@ -95,6 +96,8 @@ class Client(Verbs):
         _check_replicas(replicas, min_replicas)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be positive")
+        if not namespace:  # in `list_keys` and `remove_all` it would mean every namespace
+            raise InvalidArgument("the namespace is empty: a client has one of its own")
         addresses = [master] if isinstance(master, str) else list(master)
         name = name or f"client-{runtime.new_incarnation():016x}"
         hooks = SessionHooks()
@@ -187,8 +190,8 @@ class Client(Verbs):
         jobs = [_put_job(item) for item in items]
 
         async def run() -> None:
-            scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
             for chunk in chunked(jobs, WRITE_CHUNK_KEYS):
+                scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 await self._writer.put(scope_id, chunk, options, deadline_ms)
 
         await self._in_session(run)
@@ -289,8 +292,8 @@ class Client(Verbs):
         deadline_ms = self._begin(timeout_s)
 
         async def run() -> None:
-            scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
             for chunk in chunked(jobs, READ_CHUNK_KEYS):
+                scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 await self._reader.get(scope_id, chunk, deadline_ms)
 
         await self._in_session(run)
@@ -312,9 +315,9 @@ class Client(Verbs):
         try:
             [found] = located.objects
             if isinstance(found, ErrorInfo):
-                raise found.error()
-            for extent in found.extents:
-                segment = self._link.segment(extent.segment)
+                raise found.error(hash_)
+            places = [(self._link.segment(extent.segment), extent) for extent in found.extents]
+            for segment, extent in places:
                 mapped = await self._fabrics.router.map_view(segment, extent.offset, extent.length)
                 if mapped is not None:
                     held.check()

@@ -20,6 +20,7 @@ from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics, GetResult
 from pykvpool.errors import ChecksumMismatch, InvalidArgument, KeyNotFound, LeaseExpired, PoolError, TransferFailed
 from pykvpool.fabric.base import Outcome, Read
+from pykvpool.fabric.router import Router
 from pykvpool.memory.buffers import take
 from pykvpool.model.commands import GetReplicas
 from pykvpool.model.ids import ScopeId
@@ -65,16 +66,18 @@ class _Wanted:
     info: ObjectInfo
     #: What is read of it: all, or the job's window.
     window: Window
+    #: Its copies in the order in which they are tried, with the segments as they were described with them.
+    replicas: Sequence[tuple[SegmentDescriptor, Extent]]
     pieces: Sequence[memoryview]
     next_replica: int = 0
     failures: list[str] = field(default_factory=list)
     last_error: PoolError | None = None
 
-    def take_replica(self) -> Extent | None:
-        if self.next_replica >= len(self.info.extents):
+    def take_replica(self) -> tuple[SegmentDescriptor, Extent] | None:
+        if self.next_replica >= len(self.replicas):
             return None
         self.next_replica += 1
-        return self.info.extents[self.next_replica - 1]
+        return self.replicas[self.next_replica - 1]
 
     def read(self, segment: SegmentDescriptor, extent: Extent) -> Read:
         window = self.window
@@ -124,19 +127,30 @@ class Reader:
 
     async def locate(self, scope: ScopeId, hashes: Sequence[bytes], deadline_ms: int) -> tuple[Located, HeldLease]:
         """Replicas of each hash and the lease over those found."""
+        return await self._locate(scope, hashes, deadline_ms, self._link.life)
+
+    async def _locate(
+        self, scope: ScopeId, hashes: Sequence[bytes], deadline_ms: int, life: int
+    ) -> tuple[Located, HeldLease]:
         asked_at_ms = self._link.now_ms()
-        reply = await self._link.call(GetReplicas(scope, tuple(hashes)), Located, deadline_ms)
+        reply = await self._link.call(GetReplicas(scope, tuple(hashes)), Located, deadline_ms, life)
         self._link.learn(reply.segments)
         return reply, HeldLease(self._link, reply.lease, reply.lease_ms, asked_at_ms)
 
     async def get(self, scope: ScopeId, jobs: Sequence[GetJob], deadline_ms: int) -> None:
         """Bring every job to its `result`. Raises only where the whole batch failed (no master, session over)."""
         todo = [job for job in jobs if job.result is None]
+        life, router = self._link.life, self._fabrics.router
         while todo:
             for job in todo:
                 job.tries += 1
                 job.result = None
-            await self._try(scope, todo, deadline_ms)
+            # Each object once, however many parts of it are wanted: the lease counts its bytes once then.
+            distinct = list(dict.fromkeys(job.hash for job in todo))
+            located, held = await self._locate(scope, distinct, deadline_ms, life)
+            found = dict(zip(distinct, located.objects, strict=True))
+            async with held:
+                await self._read(self._prepare(todo, found, router), held, router, deadline_ms)
             todo = [job for job in todo if self._worth_another_try(job, deadline_ms)]
         for job in jobs:
             self._count(job)
@@ -149,21 +163,18 @@ class Reader:
             and self._link.now_ms() < deadline_ms
         )
 
-    async def _try(self, scope: ScopeId, jobs: Sequence[GetJob], deadline_ms: int) -> None:
-        # Each object once, however many parts of it are wanted: the lease counts its bytes once then.
-        distinct = list(dict.fromkeys(job.hash for job in jobs))
-        located, held = await self.locate(scope, distinct, deadline_ms)
-        async with held:
-            wanted = self._prepare(jobs, dict(zip(distinct, located.objects, strict=True)))
-            while wanted:
-                wanted = await self._read_next_replicas(wanted, held, deadline_ms)
+    async def _read(self, wanted: list[_Wanted], held: HeldLease, router: Router, deadline_ms: int) -> None:
+        while wanted:
+            wanted = await self._read_next_replicas(wanted, held, router, deadline_ms)
 
-    def _prepare(self, jobs: Sequence[GetJob], located: Mapping[bytes, ObjectInfo | ErrorInfo]) -> list[_Wanted]:
+    def _prepare(
+        self, jobs: Sequence[GetJob], located: Mapping[bytes, ObjectInfo | ErrorInfo], router: Router
+    ) -> list[_Wanted]:
         wanted = []
         for job in jobs:
             found = located[job.hash]
             if isinstance(found, ErrorInfo):
-                job.result = found.error()
+                job.result = found.error(job.hash)
                 continue
             try:
                 window = _window(job, found)
@@ -171,13 +182,18 @@ class Reader:
             except InvalidArgument as error:
                 job.result = InvalidArgument(f"{job.name}: {error.message}", **error.fields)
                 continue
-            if window.length:
-                wanted.append(_Wanted(job, found, window, pieces))
-            else:  # nothing moves
+            if not window.length:  # nothing moves
                 job.result = GetResult(0, Vouch.LEASE, "", "")
+                continue
+            replicas = [(self._link.segment(extent.segment), extent) for extent in found.extents]
+            if len(replicas) > 1:  # the master's order, but for those that failed us a moment ago
+                replicas.sort(key=lambda replica: router.doubts(replica[0]))
+            wanted.append(_Wanted(job, found, window, replicas, pieces))
         return wanted
 
-    async def _read_next_replicas(self, wanted: list[_Wanted], held: HeldLease, deadline_ms: int) -> list[_Wanted]:
+    async def _read_next_replicas(
+        self, wanted: list[_Wanted], held: HeldLease, router: Router, deadline_ms: int
+    ) -> list[_Wanted]:
         """Read a group of about GROUP_BYTES, each object from its next replica; return those that are not decided."""
         batch: list[Read] = []
         reading: list[_Wanted] = []
@@ -188,24 +204,25 @@ class Reader:
                 rest = wanted[position:]
                 held.keep_alive()
                 break
-            extent = want.take_replica()
-            if extent is None:
+            replica = want.take_replica()
+            if replica is None:
                 want.job.result = self._no_replica_left(want)
                 continue
+            segment, extent = replica
             group_bytes += want.window.length
             reading.append(want)
-            batch.append(want.read(self._link.segment(extent.segment), extent))
+            batch.append(want.read(segment, extent))
         if not batch:
             return []
         # Past the end of the lease the bytes could not be believed: no use in waiting longer for them.
         timeout_s = min(self._link.remaining_s(deadline_ms), max(0.001, held.trusted_for_ms / 1_000))
-        outcomes = await self._fabrics.router.read(batch, timeout_s)
+        outcomes = await router.read(batch, timeout_s)
         failed = [
             want
             for want, read, outcome in zip(reading, batch, outcomes, strict=True)
             if not self._finish(want, read, outcome, held)
         ]
-        self._statistics.replica_retries += sum(1 for want in failed if want.next_replica < len(want.info.extents))
+        self._statistics.replica_retries += sum(1 for want in failed if want.next_replica < len(want.replicas))
         return failed + rest
 
     def _finish(self, want: _Wanted, read: Read, outcome: Outcome, held: HeldLease) -> bool:

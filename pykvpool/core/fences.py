@@ -4,7 +4,8 @@ A fence is for one place, a (writer, segment). It is level-triggered: sent when 
 again when the node comes back, and again after an answer that left something over. Two subtleties keep it honest:
 
 - An answer covers what was quarantined *when the fence was sent*, not what came later: the writer may have begun that
-  after its connections were cut. So each sending remembers its puts, and an answer settles the oldest sending.
+  after its connections were cut. So each sending has a number and remembers its puts; an answer settles the sending
+  that it names and those before it, of which some may never have arrived.
 - A live writer is not banned, it may connect anew. What it has given up itself (put_end or put_revoke named the extent
   uncertain) it never writes again, so cutting its connections is enough. A put that merely ran out of time is another
   matter: its writer may not know and go on. Those wait for the writer's own word, or for the end of its session.
@@ -28,8 +29,8 @@ Place = tuple[SessionId, SegmentId]
 class Standing:
     """Sendings for one place that have no answer yet."""
 
-    #: Oldest first: the puts each one covers.
-    sendings: deque[tuple[PutId, ...]] = field(default_factory=deque)
+    #: Oldest first: the number of each one, and the puts it covers.
+    sendings: deque[tuple[int, tuple[PutId, ...]]] = field(default_factory=deque)
     #: Did the last one ban the writer?
     ban: bool = False
 
@@ -40,6 +41,7 @@ class Fences:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._standing: dict[Place, Standing] = {}
+        self._last_number = 0
         #: Quarantined puts that their live writer gave up itself.
         self._given_up: set[PutId] = set()
 
@@ -68,13 +70,14 @@ class Fences:
             if segments[place[1]].session == node:
                 self._send(place)
 
-    def answered(self, writer: SessionId, segment: SegmentId) -> None:
-        """The owner's word: what the oldest sending covers is free."""
+    def answered(self, writer: SessionId, segment: SegmentId, number: int) -> None:
+        """The owner's word: what this sending, and those before it, cover is free."""
         place = (writer, segment)
         standing = self._standing.get(place)
         if standing is None:
             return
-        self._free(place, standing.sendings.popleft(), "fenced")
+        while standing.sendings and standing.sendings[0][0] <= number:
+            self._free(place, standing.sendings.popleft()[1], "fenced")
         if standing.sendings:
             return
         del self._standing[place]
@@ -128,7 +131,8 @@ class Fences:
         if node is None or not covered or identity is None:
             return
         standing = self._standing.setdefault(place, Standing())
-        standing.sendings.append(covered)
+        self._last_number += 1
+        standing.sendings.append((self._last_number, covered))
         standing.ban = ban
         context.counters["fences_sent_total"] += 1
-        context.instruct(node, Fence(writer, identity.name, identity.incarnation, segment, ban))
+        context.instruct(node, Fence(writer, identity.name, identity.incarnation, segment, ban, self._last_number))

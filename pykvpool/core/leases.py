@@ -72,8 +72,10 @@ class Leases:
                 leases=len(holding.leases),
             )
         size_bytes = self._total_bytes(rows)
-        limit_bytes = int(capacity_bytes * self._config.max_leased_ratio_per_session)
-        if holding.size_bytes + size_bytes > limit_bytes:
+        ratio = self._config.max_leased_ratio_per_session
+        limit_bytes = int(capacity_bytes * ratio)
+        # An object under two leases counts twice. Without a bound that must not refuse who reads a few objects often.
+        if ratio < 1 and holding.size_bytes + size_bytes > limit_bytes:
             raise Overloaded(
                 f"{size_bytes} bytes more under leases would make {holding.size_bytes + size_bytes} for this session: "
                 f"max_leased_ratio_per_session allows {limit_bytes}; release some first",

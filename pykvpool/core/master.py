@@ -20,7 +20,7 @@ from pykvpool.core.fences import Fences
 from pykvpool.core.handlers import HANDLERS
 from pykvpool.core.hash_requests import HashRequests
 from pykvpool.core.jobs import Job
-from pykvpool.core.liveness import disconnected, expire_sessions, hello
+from pykvpool.core.liveness import disconnected, expire_sessions, hello, spare_sessions
 from pykvpool.core.placement import Placement
 from pykvpool.core.refusal import refusal
 from pykvpool.core.requests import Seen
@@ -35,6 +35,8 @@ from pykvpool.model.replies import ErrorInfo, Reply
 
 #: Units of a slice (see `jobs`) that expiring one lease costs, besides one per row.
 LEASE_UNITS = 8
+#: A step that comes this much later than it was wanted: the master was away, not its peers.
+AWAY_MS = 500
 
 
 class MasterCore:
@@ -65,7 +67,11 @@ class MasterCore:
     def step(self, event: Event, now: int) -> Effects:
         """One event at `now` (ms). Raises only for bugs (`InternalError`): what peers do wrong is answered."""
         context = self._context
+        away = self._was_away(now)
         context.begin(now)
+        if away:
+            context.counters["master_pauses_total"] += 1
+            spare_sessions(context)
         if isinstance(event, Request):
             self._request(event)
         elif isinstance(event, Hello):
@@ -79,6 +85,12 @@ class MasterCore:
         context.waiting.pump()
         context.waiting.flush()
         return context.effects
+
+    def _was_away(self, now: int) -> bool:
+        if now - self._context.now <= AWAY_MS:
+            return False
+        wanted = self.next_deadline()
+        return wanted is not None and now - wanted > AWAY_MS
 
     def next_deadline(self) -> int | None:
         """When `step(Tick())` is wanted next (ms), the last `now` if at once; None: nothing is going to happen."""

@@ -21,7 +21,7 @@ from pykvpool.errors import InvalidArgument, PoolError, SessionExpired
 from pykvpool.fabric.base import FabricServer
 from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.commands import Fenced, Hashed, Mount, Unmount
-from pykvpool.model.ids import SegmentId, SessionId
+from pykvpool.model.ids import SegmentId
 from pykvpool.model.instructions import DropSegment, Fence, HashExtents, Instruction, SessionOver
 from pykvpool.model.replies import Mounted as MountedReply
 from pykvpool.node.mount import Mounted
@@ -185,7 +185,9 @@ class Node:
             await mount.destroy()
 
     def _on_session_lost(self, reason: str) -> None:
-        log.warning("node %s lost its session (%s): its memory is destroyed and lent anew", self.name, reason)
+        ended = self._session is not None and self._session.lost is not None and self._session.lost.final
+        what = "the node ends" if ended else "lent anew"
+        log.warning("node %s lost its session (%s): its memory is destroyed, and %s", self.name, reason, what)
         self._remount.set()
 
     def _end(self, reason: str) -> None:
@@ -197,9 +199,7 @@ class Node:
     def _on_instruction(self, instruction: Instruction) -> None:
         match instruction:
             case Fence():
-                self._begin(
-                    ("fence", instruction.session, instruction.segment, instruction.ban), self._fence, instruction
-                )
+                self._begin(("fence", instruction.number), self._fence, instruction)
             case HashExtents():
                 self._begin(("hash", instruction.puts), self._hash, instruction)
             case DropSegment():
@@ -232,7 +232,7 @@ class Node:
         if mount is None:
             return  # the mount has ended, and with it every quarantine there: the master knows or will
         await mount.fence(instruction.name, instruction.incarnation, instruction.ban)
-        await self._say(Fenced(SessionId(instruction.session), SegmentId(instruction.segment)))
+        await self._say(Fenced(instruction.session, instruction.segment, instruction.number))
 
     async def _hash(self, instruction: HashExtents) -> None:
         mount = self._mount_of(instruction.segment)

@@ -180,8 +180,16 @@ async def test_closing_without_a_master_does_not_wait_for_clean_up():
         await never.wait()
 
     bench.session.script[Release] = [no_answer]
-    bench.link.tell(Release((8,)))
+    bench.link.tell(Release((8,)), bench.link.life)
     await asyncio.sleep(0)
     bench.session.connected = False
     async with asyncio.timeout(1):
         await bench.end()
+
+
+async def test_a_replica_that_failed_a_moment_ago_is_read_last():
+    bench = bench_with(located(both=True))
+    bench.router.doubted = (SEGMENT,)
+    result, target = await get(bench)
+    assert (result.node, target) == ("n1", VALUE)
+    assert bench.statistics.replica_retries == 0

@@ -190,7 +190,7 @@ class Histories(RuleBasedStateMachine):
     def node_answers_fences(self, number: int) -> None:
         node = self.node(number)
         for fence in node.told(Fence):
-            node.ask(commands.Fenced(fence.session, fence.segment), object)
+            node.ask(commands.Fenced(fence.session, fence.segment, fence.number), object)
 
     @rule(number=numbers, node=st.booleans(), back=st.booleans())
     def disconnect(self, number: int, node: bool, back: bool) -> None:

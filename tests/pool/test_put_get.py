@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pykvpool.client import PutItem, RangeItem
-from pykvpool.errors import Closed, InvalidArgument, KeyConflict, KeyNotFound, LimitExceeded
+from pykvpool.errors import Closed, InvalidArgument, KeyConflict, KeyNotFound, LimitExceeded, StaleView
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Pin, Vouch
 from tests.pool.cluster import MIB
@@ -44,9 +46,22 @@ async def test_another_size_under_a_key_is_a_conflict(pool):
 
 async def test_a_missing_key_is_not_an_empty_value(pool):
     client = await pool.client()
-    with pytest.raises(KeyNotFound):
+    with pytest.raises(KeyNotFound, match=r"^nobody: no readable object"):
         await client.get("nobody")
     assert client.statistics().get_misses == 1
+
+
+async def test_every_question_that_finds_nothing_names_the_key(pool):
+    client = await pool.client()
+    errors = [
+        *await client.stat(["nobody"]),
+        *await client.remove_batch(["nobody"]),
+        *await client.pin(["nobody"]),
+        *await client.get_batch([b"\xff\x00"]),
+    ]
+    with pytest.raises(KeyNotFound, match=r"^nobody: "):
+        await client.view("nobody")
+    assert [error.message.partition(":")[0] for error in errors] == ["nobody", "nobody", "nobody", "0xff00"]
 
 
 async def test_pieces_are_gathered_and_scattered(pool):
@@ -71,6 +86,7 @@ async def test_a_batch_gives_one_result_per_key_and_a_bad_one_costs_only_itself(
     got = await client.get_batch(["a", "nobody", "c", ""])
     assert got[0] == b"A" and got[2] == b"C"
     assert isinstance(got[1], KeyNotFound) and isinstance(got[3], InvalidArgument)
+    assert "nobody" in got[1].message
 
 
 async def test_one_batch_may_hold_a_key_twice(pool):
@@ -156,6 +172,33 @@ async def test_namespaces_do_not_see_each_other(pool):
     assert (await red.get("k"), await blue.get("k")) == (b"red", b"blue!")
     assert (await red.remove_all()).count == 1
     assert await blue.get("k") == b"blue!"
+
+
+async def test_p2_a_view_that_outlives_its_client_is_stale_as_the_goodbye_ended_its_lease(pool):
+    client = await pool.client()
+    await client.put("k", pattern(MIB))
+    view = await client.view("k")
+    await view.__aenter__()
+    await client.close()
+    if not view.zero_copy:
+        assert view.data == pattern(MIB)
+        return
+    with pytest.raises(StaleView):
+        _ = view.data
+    with pytest.raises(StaleView):
+        await view.__aexit__(None, None, None)
+
+
+async def test_a_close_that_is_cancelled_goes_on_and_the_next_one_waits_for_it(pool):
+    client = await pool.client("leaver")
+    await client.put("k", pattern(MIB))
+    closing = asyncio.ensure_future(client.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await client.close()
+    assert [s.name for s in (await (await pool.client("witness")).state()).sessions if s.name == "leaver"] == []
 
 
 async def test_a_closed_client_says_so(pool):

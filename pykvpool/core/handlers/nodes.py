@@ -67,7 +67,7 @@ def unmount(context: Context, session: Session, request_id: RequestId, command: 
 
 def fenced(context: Context, session: Session, request_id: RequestId, command: Fenced) -> Done:
     if _own_segment(context, session, command.segment) is not None:
-        context.fences.answered(command.session, command.segment)
+        context.fences.answered(command.session, command.segment, command.number)
     return Done()
 
 
