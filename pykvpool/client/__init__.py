@@ -12,6 +12,7 @@ from pykvpool.client.types import (
     PutItem,
     PutOptions,
     PutResult,
+    RangeItem,
     RemovedCount,
 )
 from pykvpool.client.views import View
@@ -26,6 +27,7 @@ __all__ = [
     "PutItem",
     "PutOptions",
     "PutResult",
+    "RangeItem",
     "RemovedCount",
     "SyncClient",
     "View",

@@ -28,6 +28,17 @@ class PutItem:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeItem:
+    """A part of one object, to be read into a buffer: ``[offset, offset + length)``."""
+
+    key: Key
+    offset: int
+    length: int
+    #: Writable, of at least `length` bytes.
+    buffer: Data
+
+
+@dataclass(frozen=True, slots=True)
 class PutOptions:
     """How a batch is stored."""
 

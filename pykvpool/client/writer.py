@@ -234,8 +234,8 @@ class _Batch:
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            # Wait (bounded) for outcomes, so that settled extents need no quarantine; then tear it off and drain. A second
-            # cancellation ends the wait, never the draining.
+            # Wait (bounded) for outcomes, so that settled extents need no quarantine; then tear it off and drain. A
+            # second cancellation ends the wait, never the draining.
             try:
                 await asyncio.wait([work], timeout=CANCEL_GRACE_S)
             finally:

@@ -74,9 +74,7 @@ class Fences:
             if segments[place[1]].session == node:
                 self._send(place)
 
-    def answered(
-        self, writer: SessionId, segment: SegmentId, number: int, work: Slice
-    ) -> Generator[None, None, None]:
+    def answered(self, writer: SessionId, segment: SegmentId, number: int, work: Slice) -> Generator[None, None, None]:
         """The owner's word: what this sending, and those before it, cover is free. In slices; what is left over is
         fenced anew."""
         place = (writer, segment)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pykvpool.client import PutItem
+from pykvpool.client import PutItem, RangeItem
 from pykvpool.errors import Closed, InvalidArgument, KeyConflict, KeyNotFound, LimitExceeded, StaleView
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Pin, Vouch
@@ -220,3 +220,30 @@ async def test_a_reader_may_not_write(pool):
         await reader.put("other", b"v")
     with pytest.raises(InvalidArgument, match="reader"):
         await reader.remove("k")
+
+
+async def test_parts_of_objects_are_read_over_every_fabric(pool):
+    client = await pool.client()
+    value = pattern(3 * MIB)
+    await client.put("k", value)
+    head, tail = bytearray(5), bytearray(2 * MIB)
+    results = await client.get_ranges_into([RangeItem("k", 7, 5, head), RangeItem("k", MIB, 2 * MIB, tail)])
+    assert [result.size_bytes for result in results] == [5, 2 * MIB]
+    assert (head, tail) == (value[7:12], value[MIB:])
+    [beyond, small] = await client.get_ranges_into(
+        [RangeItem("k", MIB, 3 * MIB, bytearray(3 * MIB)), RangeItem("k", 0, 6, head)]
+    )
+    assert isinstance(beyond, InvalidArgument) and isinstance(small, InvalidArgument)
+    assert client.statistics().bytes_read == {pool.fabrics[0]: 2 * MIB + 5}
+
+
+async def test_a_buffer_is_made_when_the_size_is_known_and_only_for_what_is_there(pool):
+    client = await pool.client()
+    await client.put("k", b"12345")
+    made = {}
+    results = await client.get_into_new(
+        ["k", "nobody"], lambda position, size_bytes: made.setdefault(position, bytearray(size_bytes))
+    )
+    assert made == {0: bytearray(b"12345")}
+    assert results[0].size_bytes == 5
+    assert isinstance(results[1], KeyNotFound)
