@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aiofiles
 import aiofiles.os
 
 from pykvpool.cli import format as say
+from pykvpool.cli.left_behind import LeftBehind
 from pykvpool.errors import InvalidArgument, LimitExceeded
 
 #: Largest file that `put` takes. KV blocks have kilobytes to megabytes; beyond this a mistaken path is likelier, and
@@ -50,11 +51,12 @@ async def read(path: str, moved: Moved) -> bytearray:
         _check_size(name, size_bytes)
     data = bytearray()
     source: str | int = sys.stdin.fileno() if path == "-" else path
-    async with aiofiles.open(source, "rb", buffering=0, closefd=path != "-") as file:
-        while chunk := await file.read(CHUNK_BYTES):
-            data += chunk
-            _check_size(name, len(data))
-            moved(len(data))
+    with _named(name):
+        async with aiofiles.open(source, "rb", buffering=0, closefd=path != "-", executor=LeftBehind()) as file:
+            while chunk := await file.read(CHUNK_BYTES):
+                data += chunk
+                _check_size(name, len(data), known=False)
+                moved(len(data))
     if not data:
         raise InvalidArgument(f"{name} is empty: an object has at least one byte")
     return data
@@ -62,18 +64,35 @@ async def read(path: str, moved: Moved) -> bytearray:
 
 async def write(path: str, data: memoryview, moved: Moved) -> None:
     """Write `data` to a file (complete or not at all), or to standard output for ``-``. Raises OSError."""
-    if path == "-":
-        await _write_to(sys.stdout.fileno(), data, moved)
-        return
-    if _is_device(path):
-        await _write_to(path, data, moved)
-        return
+    if not path:
+        raise InvalidArgument("the output is empty: name the file to write, or - for standard output")
+    with _named("standard output" if path == "-" else path):
+        if path == "-":
+            await _write_to(sys.stdout.fileno(), data, moved)
+        elif _is_device(path):
+            await _write_to(path, data, moved)
+        else:
+            await _write_beside(path, data, moved)
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """An OSError names what the user named: not nothing, nor the file beside it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:  # one of the system
+            error.filename = name
+        raise
+
+
+async def _write_beside(path: str, data: memoryview, moved: Moved) -> None:
     beside = f"{path}.{os.getpid()}.part"
     try:
         await _write_to(beside, data, moved)
         await aiofiles.os.replace(beside, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # it was not made, or the error to tell is the first one
             await aiofiles.os.remove(beside)
         raise
 
@@ -87,17 +106,18 @@ def _is_device(path: str) -> bool:
 
 
 async def _write_to(target: str | int, data: memoryview, moved: Moved) -> None:
-    async with aiofiles.open(target, "wb", buffering=0, closefd=isinstance(target, str)) as file:
+    async with aiofiles.open(target, "wb", buffering=0, closefd=isinstance(target, str), executor=LeftBehind()) as file:
         written = 0
         while written < len(data):
             written += await file.write(data[written : written + CHUNK_BYTES])
             moved(written)
 
 
-def _check_size(name: str, size_bytes: int) -> None:
+def _check_size(name: str, size_bytes: int, known: bool = True) -> None:
+    """`known`: it is the whole size, not what was read until now."""
     if size_bytes > MAX_FILE_BYTES:
         raise LimitExceeded(
-            f"{name} has {'at least ' if name == 'standard input' else ''}{say.size(size_bytes)}: "
+            f"{name} has {'' if known else 'at least '}{say.size(size_bytes)}: "
             f"at most {say.size(MAX_FILE_BYTES)} are allowed",
             size_bytes=size_bytes,
             limit_bytes=MAX_FILE_BYTES,

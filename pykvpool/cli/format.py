@@ -1,14 +1,19 @@
-"""Numbers as people read them. Sizes are binary (KiB, MiB, ...), rates decimal (GB/s), as the field writes them."""
+"""Numbers as people read them. Sizes and rates are binary (KiB, MiB/s, ...), so that one divides by the other."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pykvpool.errors import InvalidArgument
+from pykvpool.model.keys import key_bytes, key_text
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size(size_bytes: float) -> str:
     """``1.5 MiB``, ``12 bytes``."""
+    if size_bytes == 1:
+        return "1 byte"
     unit = 0
     value = float(size_bytes)
     while abs(value) >= 1024 and unit < len(_UNITS) - 1:
@@ -22,10 +27,10 @@ def size(size_bytes: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """``1.23 GB/s``."""
-    if bytes_per_s >= 1e9:
-        return f"{bytes_per_s / 1e9:.2f} GB/s"
-    return f"{bytes_per_s / 1e6:.1f} MB/s"
+    """``1.23 GiB/s``, ``456.7 MiB/s``."""
+    if bytes_per_s >= 1 << 30:
+        return f"{bytes_per_s / (1 << 30):.2f} GiB/s"
+    return f"{bytes_per_s / (1 << 20):.1f} MiB/s"
 
 
 def duration(seconds: float) -> str:
@@ -45,9 +50,25 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def counted(number: float, noun: str) -> str:
+    """``1 object``, ``12,345 objects``."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
 def percent(part: float, whole: float) -> str:
     """``94.2 %``; a dash where there is nothing to be a part of."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def shown_key(text: str) -> str:
+    """A key that somebody typed, as `ls` prints it: without the control characters that would reach a terminal."""
+    return key_text(key_bytes(parse_key(text)))
+
+
+def endpoints(found: Iterable[str]) -> str:
+    """Where a node's memory is reached: ``tcp://10.0.0.2:7001 and shm (same host and user)``."""
+    named = {"shm": "shm (same host and user)", "inproc": "inproc (same process)"}
+    return " and ".join(named.get(endpoint.partition("://")[0], endpoint) for endpoint in sorted(found, reverse=True))
 
 
 def parse_key(text: str) -> str | bytes:

@@ -16,6 +16,7 @@ import click
 
 from pykvpool import __version__
 from pykvpool.cli.boundary import EXIT_ERROR, Boundary
+from pykvpool.cli.standard_streams import reopen_closed
 from pykvpool.errors import ConfigError
 
 #: Entry points of this group are further commands.
@@ -114,7 +115,11 @@ def cli(debug: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (0 fine, 1 an error, 2 wrong usage, 130 interrupted)."""
+    reopen_closed()
     try:
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="pykvpool")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_ERROR
+    except OSError as error:  # help or a version that found no room; what commands raise ends in `boundary`
+        click.echo(f"pykvpool: {error.strerror or error}", err=True)
+        return EXIT_ERROR

@@ -7,6 +7,7 @@ size or address is refused in the same words wherever it stands.
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,7 +16,7 @@ import click
 
 from pykvpool.client import Client
 from pykvpool.config import Config, load, parse_size
-from pykvpool.config.kinds import Several
+from pykvpool.config.kinds import Several, Switch
 from pykvpool.config.schema import KEYS, section_keys
 
 #: Keys of every command that speaks to a master.
@@ -24,6 +25,16 @@ POOL_KEYS = ("pool.master", "pool.cluster", "pool.token", "pool.token_file")
 CLIENT_KEYS = (*POOL_KEYS, "client.namespace", "client.fabrics", "client.timeout_s")
 
 Command = Callable[..., Any]
+
+
+class Number(click.FloatRange):
+    """click's range lets "nan" through, which is within no bounds and makes every comparison false."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
 def size_option(flag: str, default: str, help: str) -> Callable[[Command], Command]:
@@ -68,8 +79,8 @@ def configured(*paths: str) -> Callable[[Command], Command]:
 
 
 def section(name: str) -> tuple[str, ...]:
-    """Paths of all keys of one section."""
-    return tuple(key.path for key in section_keys(name))
+    """Paths of all keys of one section that have a flag."""
+    return tuple(key.path for key in section_keys(name) if key.flag)
 
 
 def debug_option(command: Command) -> Command:
@@ -103,6 +114,8 @@ async def open_client(config: Config, role: str | None = None) -> Client:
 
 def _flag(path: str) -> Callable[[Command], Command]:
     key = KEYS[path]
+    if isinstance(key.kind, Switch):
+        return click.option(key.flag, _parameter(path), is_flag=True, help=f"{key.meaning}  [env: {key.variable}]")
     several = isinstance(key.kind, Several)
     again = " Repeat it for several." if several else ""
     return click.option(
@@ -118,8 +131,10 @@ def _parameter(path: str) -> str:
     return path.replace(".", "_")
 
 
-def _given(value: str | Iterable[str] | None) -> str | None:
-    """A flag's text, None where it was not given; several are joined as the configuration reads lists."""
+def _given(value: str | bool | Iterable[str] | None) -> str | bool | None:
+    """A flag's value, None where it was not given; several are joined as the configuration reads lists."""
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, bool):
+        return value or None
     return ",".join(value) or None

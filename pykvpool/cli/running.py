@@ -30,8 +30,8 @@ async def _with_sigterm(main: Callable[[], Awaitable[T]]) -> T:
 
     def terminate() -> None:
         nonlocal told
-        told = True
-        if task is not None:
+        if not told and task is not None:
+            told = True  # told again (a supervisor, a process group), it must not give up what it is cleaning up
             task.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, terminate)
@@ -42,7 +42,8 @@ async def _with_sigterm(main: Callable[[], Awaitable[T]]) -> T:
             raise Terminated from None
         raise
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        if not told:
+            loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def all_of(works: Iterable[Coroutine[object, object, object]]) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 PIPE_WIDTH = 132
 
 
-def console() -> Console:
-    """Standard output."""
-    screen = Console(highlight=False)
-    return screen if screen.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+def console(markup: bool = False) -> Console:
+    """Standard output. `markup`: brackets in text are styles; never where keys or names of the pool are shown."""
+    screen = Console(highlight=False, markup=markup, emoji=markup)
+    return screen if screen.is_terminal else Console(highlight=False, markup=markup, emoji=markup, width=PIPE_WIDTH)

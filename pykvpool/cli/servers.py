@@ -6,20 +6,18 @@ known only once it listens (port 0), so everything here is a context manager tha
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import socket
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
+from pykvpool.cli import format as say
+from pykvpool.cli.shm_files import shm_path, sweep
+from pykvpool.cli.taken_names import check_name_is_free
 from pykvpool.config import Config, MasterConfig, PoolConfig
 from pykvpool.core.config import CoreConfig
 from pykvpool.core.master import MasterCore
-from pykvpool.errors import ConfigError
 from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.master import MasterServer
 from pykvpool.master.decider import Decider
@@ -51,6 +49,10 @@ class Serving:
 class ServingNode(Serving):
     node: Node
 
+    @property
+    def everywhere(self) -> str:
+        return say.endpoints(self.addresses) + (f"; {self.http}" if self.http else "")
+
 
 @asynccontextmanager
 async def running_master(config: Config) -> AsyncIterator[Serving]:
@@ -79,7 +81,7 @@ async def running_master(config: Config) -> AsyncIterator[Serving]:
 async def running_node(config: Config) -> AsyncIterator[ServingNode]:
     """A node that lends its memory as configured; leaving takes it back and tells the master at once.
 
-    Raises `ConfigError` (memory, port, directory), `Unavailable`, `Refused`.
+    Raises `ConfigError` (memory, port, directory, a name that a connected node has), `Unavailable`, `Refused`.
     """
     node, pool = config.node, config.pool
     settings = NodeSettings(
@@ -87,7 +89,7 @@ async def running_node(config: Config) -> AsyncIterator[ServingNode]:
     )
     async with AsyncExitStack() as stack:
         running = await stack.enter_async_context(
-            _running(settings, node.fabrics, node.data_listen, node.advertise, node.shm_dir)
+            _running(settings, node.fabrics, node.data_listen, node.advertise, node.shm_dir, ask=not node.replace)
         )
         http = ""
         if node.http_listen:
@@ -107,8 +109,15 @@ async def embedded_node(name: str, masters: Sequence[str], segment_bytes: int) -
 
 @asynccontextmanager
 async def _running(
-    settings: NodeSettings, fabrics: Sequence[str], data_listen: str, advertise: str, shm_dir: str
+    settings: NodeSettings,
+    fabrics: Sequence[str],
+    data_listen: str,
+    advertise: str,
+    shm_dir: str,
+    *,
+    ask: bool = False,
 ) -> AsyncIterator[Node]:
+    """`ask`: whether the name is free; else it is taken from whoever has it."""
     runtime = real_runtime()
     offered = ServerSettings(
         runtime=runtime,
@@ -120,35 +129,15 @@ async def _running(
     )
     node = Node(settings, build_servers(fabrics, offered), runtime)
     try:
+        if ask:
+            await check_name_is_free(settings, runtime)
+        if offered.shm_path:
+            sweep(offered.shm_path)
         await node.start()
         yield node
     finally:
         await node.stop()
         runtime.offload.close()
-
-
-def shm_path(node: str, directory: str) -> str:
-    """The UNIX socket of a node's shared memory: its own for each process, in `directory` or the user's own one."""
-    safe = "".join(character if character.isalnum() or character in "-_." else "_" for character in node)
-    return str((Path(directory).absolute() if directory else default_shm_dir()) / f"{safe[:40]}-{os.getpid()}.sock")
-
-
-def default_shm_dir() -> Path:
-    """The user's own runtime directory, or one in the temporary directory that only this user can enter.
-
-    Raises `ConfigError` where somebody else already took that name.
-    """
-    runtime_dir = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime_dir and Path(runtime_dir).is_dir():
-        base = Path(runtime_dir) / "pykvpool"
-    else:
-        base = Path(tempfile.gettempdir()) / f"pykvpool-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        base.mkdir(mode=0o700)
-    status = base.lstat()
-    if not base.is_dir() or base.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ConfigError(f"{base} is not a directory of this user alone: remove it, or name another with --shm-dir")
-    return base
 
 
 def describe_pool(pool: PoolConfig) -> str:

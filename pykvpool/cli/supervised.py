@@ -7,6 +7,8 @@ ends.
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,15 +40,22 @@ def announce(announcement: Announcement) -> None:
 
 async def standard_input() -> asyncio.StreamReader:
     """Standard input, read on the event loop. Raises `ConfigError` where it is nothing that can be waited for."""
-    loop = asyncio.get_running_loop()
+    check_standard_input()
     reader = asyncio.StreamReader(limit=MAX_INPUT_BYTES)
-    try:
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    except (ValueError, PermissionError):
-        raise ConfigError(
-            "standard input of a supervised process must be a pipe: its end is the sign to stop"
-        ) from None
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin.buffer)
     return reader
+
+
+def check_standard_input() -> None:
+    """Raises `ConfigError` where its end cannot be waited for. Known before anything is started."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        mode = 0
+    # /dev/null is a character device as a terminal is, but nothing that epoll takes.
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)):
+        raise ConfigError("standard input of a supervised process must be a pipe: its end is the sign to stop")
 
 
 async def end_of(reader: asyncio.StreamReader) -> None:

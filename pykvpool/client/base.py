@@ -30,7 +30,7 @@ class ClientBase:
         #: Scope of plain keys.
         self._plain = Scope(namespace)
         self._statistics = ClientStatistics()
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     def statistics(self) -> ClientStatistics:
         """A snapshot of this client's counters."""
@@ -38,13 +38,15 @@ class ClientBase:
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closing is not None
 
     async def close(self) -> None:
-        """End transfers, release leases, say goodbye. Harmless twice."""
-        if self._closed:
-            return
-        self._closed = True
+        """End transfers, release leases, say goodbye. Harmless twice; whoever is cancelled here leaves it going on."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="pykvpool close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         await self._fabrics.close()
         await self._link.close()
 
@@ -57,7 +59,7 @@ class ClientBase:
         await self.close()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise Closed("this client is closed: connect a new one")
 
     def _begin(self, timeout_s: float | None) -> int:

@@ -20,14 +20,14 @@ from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.hooks import SessionHooks
 from pykvpool.client.link import MasterLink
-from pykvpool.client.reader import GetJob, Reader
-from pykvpool.client.types import Data, GetResult, Key, PutItem, PutOptions, PutResult
+from pykvpool.client.reader import GetJob, Reader, Window
+from pykvpool.client.types import Data, GetResult, Key, PutItem, PutOptions, PutResult, RangeItem
 from pykvpool.client.verbs import Verbs
 from pykvpool.client.views import View
 from pykvpool.client.writer import PutJob, Writer
 from pykvpool.errors import InvalidArgument, PoolError
-from pykvpool.fabric.base import Peer
-from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_clients
+from pykvpool.fabric.base import FabricClient, Peer
+from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_client
 from pykvpool.fabric.router import Router
 from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_pieces
 from pykvpool.memory.fresh import fresh_bytes
@@ -37,6 +37,7 @@ from pykvpool.model.objects import Pin, Vouch
 from pykvpool.model.replies import ErrorInfo, Located
 from pykvpool.runtime import Runtime, real_runtime
 from pykvpool.transport.control import ControlSession
+from pykvpool.transport.registry import TransportRegistry
 
 #: Keys per PutStart and per GetReplicas. A step of the master over so many keys takes a few milliseconds, and the two
 #: requests around a group of this size are lost in the transfer.
@@ -74,6 +75,8 @@ class Client(Verbs):
         connect_timeout_s: float = 5.0,
         fabrics: Sequence[str] = DEFAULT_FABRICS,
         runtime: Runtime | None = None,
+        transports: TransportRegistry | None = None,
+        make_fabric: Callable[[str, ClientSettings], FabricClient] = build_client,
     ) -> Client:
         """Open a session with the master at `master` (one address or several, tried in turn).
 
@@ -83,8 +86,10 @@ class Client(Verbs):
             token: the shared token, where the cluster has one.
             cluster: refuse a master of another cluster (empty: any).
             replicas, min_replicas: defaults of every put, see `PutOptions`.
+            namespace: where its keys are; not empty.
             timeout_s: default deadline of every call.
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
+            runtime, transports, make_fabric: the outside world; a simulator brings its own.
 
         Raises:
             Unavailable: nobody answered; the message lists what was tried.
@@ -95,6 +100,8 @@ class Client(Verbs):
         _check_replicas(replicas, min_replicas)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be positive")
+        if not namespace:  # in `list_keys` and `remove_all` it would mean every namespace
+            raise InvalidArgument("the namespace is empty: a client has one of its own")
         addresses = [master] if isinstance(master, str) else list(master)
         name = name or f"client-{runtime.new_incarnation():016x}"
         hooks = SessionHooks()
@@ -107,13 +114,14 @@ class Client(Verbs):
             cluster=cluster,
             connect_timeout_s=connect_timeout_s,
             on_orphan_reply=hooks.orphan_reply,
+            transports=transports,
         )
         try:
 
             def make_router() -> Router:
                 peer = Peer(name, session.incarnation, writable=role != "reader")
                 settings = ClientSettings(peer, runtime, cluster=session.cluster, token=token)
-                return Router(build_clients(fabrics, settings), runtime.clock)
+                return Router([make_fabric(scheme, settings) for scheme in fabrics], runtime.clock)
 
             reach = Fabrics(make_router)
         except BaseException:
@@ -187,8 +195,8 @@ class Client(Verbs):
         jobs = [_put_job(item) for item in items]
 
         async def run() -> None:
-            scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
             for chunk in chunked(jobs, WRITE_CHUNK_KEYS):
+                scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 await self._writer.put(scope_id, chunk, options, deadline_ms)
 
         await self._in_session(run)
@@ -212,18 +220,33 @@ class Client(Verbs):
         """The whole objects, one result per key, in order. `get_into_batch` saves the allocation."""
         values: list[bytes] = [b""] * len(keys)
 
-        def destination(position: int) -> Callable[[int], Sequence[memoryview]]:
-            def allocate(size_bytes: int) -> Sequence[memoryview]:
-                values[position], view = fresh_bytes(size_bytes)
-                return [view]
+        def allocate(position: int, size_bytes: int) -> memoryview:
+            values[position], view = fresh_bytes(size_bytes)
+            return view
 
-            return allocate
-
-        jobs = [_get_job(key, destination(position)) for position, key in enumerate(keys)]
-        results = await self._get(jobs, scope, timeout_s)
+        results = await self.get_into_new(keys, allocate, scope=scope, timeout_s=timeout_s)
         return [
             result if isinstance(result, PoolError) else value for result, value in zip(results, values, strict=True)
         ]
+
+    async def get_into_new(
+        self,
+        keys: Sequence[Key],
+        allocate: Callable[[int, int], Data],
+        *,
+        scope: Scope | None = None,
+        timeout_s: float | None = None,
+    ) -> list[GetResult | PoolError]:
+        """Read many objects, each into what ``allocate(position in keys, size in bytes)`` gives once its size is known.
+
+        `allocate` runs on the loop, and again for the same position where a get has to be tried anew.
+        """
+
+        def destination(position: int) -> Callable[[int], Sequence[memoryview]]:
+            return lambda size_bytes: as_pieces(allocate(position, size_bytes), writable=True)
+
+        jobs = [_get_job(key, destination(position)) for position, key in enumerate(keys)]
+        return await self._get(jobs, scope, timeout_s)
 
     async def get_into(
         self, key: Key, buffer: Data, *, scope: Scope | None = None, timeout_s: float | None = None
@@ -253,14 +276,29 @@ class Client(Verbs):
         jobs = [_get_job(key, destination(buffer)) for key, buffer in zip(keys, buffers, strict=True)]
         return await self._get(jobs, scope, timeout_s)
 
+    async def get_ranges_into(
+        self, ranges: Sequence[RangeItem], *, scope: Scope | None = None, timeout_s: float | None = None
+    ) -> list[GetResult | PoolError]:
+        """Read parts of objects, each into its own buffer; one result per range, in order.
+
+        Only the parts are moved. A checksum is of a whole object, so the lease alone vouches for a part. A range that
+        does not lie within its object is an `InvalidArgument`, one of no bytes is fine.
+        """
+
+        def destination(buffer: Data) -> Callable[[int], Sequence[memoryview]]:
+            return lambda size_bytes: as_pieces(buffer, writable=True)
+
+        jobs = [_get_job(item.key, destination(item.buffer), Window(item.offset, item.length)) for item in ranges]
+        return await self._get(jobs, scope, timeout_s)
+
     async def _get(
         self, jobs: Sequence[GetJob], scope: Scope | None, timeout_s: float | None
     ) -> list[GetResult | PoolError]:
         deadline_ms = self._begin(timeout_s)
 
         async def run() -> None:
-            scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
             for chunk in chunked(jobs, READ_CHUNK_KEYS):
+                scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 await self._reader.get(scope_id, chunk, deadline_ms)
 
         await self._in_session(run)
@@ -282,9 +320,9 @@ class Client(Verbs):
         try:
             [found] = located.objects
             if isinstance(found, ErrorInfo):
-                raise found.error()
-            for extent in found.extents:
-                segment = self._link.segment(extent.segment)
+                raise found.error(hash_)
+            places = [(self._link.segment(extent.segment), extent) for extent in found.extents]
+            for segment, extent in places:
                 mapped = await self._fabrics.router.map_view(segment, extent.offset, extent.length)
                 if mapped is not None:
                     held.check()
@@ -340,9 +378,9 @@ def _put_job(item: PutItem) -> PutJob:
     return PutJob(hash_, size_bytes, pieces, parent)
 
 
-def _get_job(key: Key, destination: Callable[[int], Sequence[memoryview]]) -> GetJob:
+def _get_job(key: Key, destination: Callable[[int], Sequence[memoryview]], window: Window | None = None) -> GetJob:
     try:
         hash_ = key_bytes(key)
     except InvalidArgument as error:
         return GetJob(b"", repr(key)[:40], destination, result=error)
-    return GetJob(hash_, key_text(hash_), destination)
+    return GetJob(hash_, key_text(hash_), destination, window)

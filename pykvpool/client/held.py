@@ -16,7 +16,7 @@ from pykvpool.model.commands import Release, Renew
 from pykvpool.model.ids import LeaseId
 from pykvpool.model.replies import Done
 
-#: Part of a lease that its holder believes in; the rest covers clock rates that differ (design.md section 5).
+#: Part of a lease that its holder believes in; the rest covers clock rates that differ.
 TRUST_RATIO = 0.95
 #: A lease that is kept alive is renewed after this part of its time, so that two tries fit before it lapses.
 RENEW_RATIO = 0.4
@@ -27,6 +27,7 @@ class HeldLease:
 
     def __init__(self, link: MasterLink, lease: LeaseId | None, lease_ms: int, asked_at_ms: int) -> None:
         self._link = link
+        self._life = link.life
         self.lease = lease
         self._lease_ms = lease_ms
         #: The holder's belief ends here.
@@ -37,7 +38,7 @@ class HeldLease:
     @property
     def trusted(self) -> bool:
         """The objects are certainly still guarded now."""
-        return self.lease is not None and self._link.now_ms() < self._trusted_until_ms
+        return self.lease is not None and not self._link.leaving and self._link.now_ms() < self._trusted_until_ms
 
     @property
     def trusted_for_ms(self) -> int:
@@ -57,7 +58,7 @@ class HeldLease:
         wanted_ms = lease_ms or self._lease_ms
         asked_at_ms = self._link.now_ms()
         assert self.lease is not None
-        reply = await self._link.call(Renew((self.lease,), wanted_ms), Done, self._trusted_until_ms)
+        reply = await self._link.call(Renew((self.lease,), wanted_ms), Done, self._trusted_until_ms, self._life)
         if reply.errors and reply.errors[0] is not None:
             raise reply.errors[0].error()
         self._lease_ms = wanted_ms
@@ -84,7 +85,7 @@ class HeldLease:
             self._keeper.cancel()
             self._keeper = None
         if not self._released and self.lease is not None:
-            self._link.tell(Release((self.lease,)))
+            self._link.tell(Release((self.lease,)), self._life)
         self._released = True
         self._trusted_until_ms = 0
 

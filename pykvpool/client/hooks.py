@@ -17,13 +17,14 @@ class SessionHooks:
         """A reply came after its caller had given up: give back what it granted."""
         if self.link is None:
             return
+        life = self.link.life
         if isinstance(command, PutStart | PutWait) and isinstance(reply, PutStarted):
             # Nothing was written under these grants: they are free at once.
             grants = tuple(entry.put_id for entry in reply.entries if isinstance(entry, PutGrant))
             tickets = tuple(entry.ticket for entry in reply.entries if isinstance(entry, Pending))
             if grants:
-                self.link.tell(PutRevoke(grants))
+                self.link.tell(PutRevoke(grants), life)
             if tickets:
-                self.link.tell(PutForget(tickets))
+                self.link.tell(PutForget(tickets), life)
         elif isinstance(reply, Located | Matched) and reply.lease is not None:
-            self.link.tell(Release((reply.lease,)))
+            self.link.tell(Release((reply.lease,)), life)

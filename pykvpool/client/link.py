@@ -1,7 +1,9 @@
 """The client's line to the master: deadlines, interned scopes, known segments, and work that outlives its caller.
 
 It knows the control session and nothing of block bytes. A session that the master gave up is renewed underneath; what
-was interned under the old one is forgotten with it.
+was interned under the old one is forgotten with it. The numbers that a master gives out (scopes, put_ids, tickets,
+leases, segments) mean something in that *life* of the session alone: a restarted master counts from one again. So
+whoever holds such numbers says of which life they are, and nothing of an earlier life is ever said in a later one.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ import logging
 from collections.abc import Coroutine, Iterable
 from typing import TypeVar
 
-from pykvpool.errors import DeadlineExceeded, PoolError, invariant
+from pykvpool.errors import DeadlineExceeded, PoolError, SessionExpired, invariant
 from pykvpool.model.base import Tagged
 from pykvpool.model.commands import Command, Intern
 from pykvpool.model.ids import ScopeId, SegmentId
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import SegmentDescriptor
-from pykvpool.model.replies import Interned, Reply
+from pykvpool.model.replies import Done, Interned
 from pykvpool.runtime import Runtime
 from pykvpool.transport.control import ControlSession
 
@@ -37,13 +39,15 @@ class MasterLink:
     def __init__(self, session: ControlSession, runtime: Runtime) -> None:
         self.session = session
         self.runtime = runtime
-        #: Scope -> number, valid for the session `_scopes_of` alone.
+        #: Scope -> number, valid in the life `_scopes_of` alone.
         self._scopes: dict[Scope, ScopeId] = {}
-        self._scopes_of: tuple[int, int] = (0, 0)
-        #: Every mount a reply named lately. Ids are never reused, so an entry is never wrong, only old.
+        self._scopes_of = 0
+        #: Every mount a reply of this life named lately; look them up before anything else is awaited.
         self._segments: dict[SegmentId, SegmentDescriptor] = {}
         #: Clean-up that runs on after its caller is gone. A dict: it iterates in order of creation.
         self._background: dict[asyncio.Task[None], None] = {}
+        #: The goodbye is on its way or said: it ends every lease.
+        self.leaving = False
 
     def now_ms(self) -> int:
         return self.runtime.clock.now_ms()
@@ -58,8 +62,18 @@ class MasterLink:
             raise DeadlineExceeded("the deadline of this call has passed")
         return left_ms / 1_000
 
-    async def call(self, command: Command, expect: type[R], deadline_ms: int) -> R:
-        """Send one command; its reply is an `expect` or the `PoolError` it stands for."""
+    @property
+    def life(self) -> int:
+        """The present life of the session."""
+        return self.session.incarnation
+
+    async def call(self, command: Command, expect: type[R], deadline_ms: int, life: int | None = None) -> R:
+        """Send one command; its reply is an `expect` or the `PoolError` it stands for.
+
+        `life`: of the numbers in the command. Raises `SessionExpired` where that is over.
+        """
+        if life not in (None, self.life):
+            raise SessionExpired(f"session {self.session.name!r} was renewed: what the old one held is gone")
         reply = await self.session.call(command, self.remaining_s(deadline_ms))
         invariant(isinstance(reply, expect), f"{type(command).__name__} was answered with {type(reply).__name__}")
         return reply  # type: ignore[return-value]  # just checked; mypy cannot narrow through invariant
@@ -67,10 +81,9 @@ class MasterLink:
     async def scope_ids(self, scopes: Iterable[Scope], deadline_ms: int) -> list[ScopeId]:
         """Numbers of `scopes`, asked of the master once per session."""
         wanted = list(scopes)
-        current = (self.session.epoch, self.session.session_id)
-        if current != self._scopes_of:
+        if self.life != self._scopes_of:
             self._scopes.clear()
-            self._scopes_of = current
+            self._scopes_of = self.life
         unknown = tuple(dict.fromkeys(scope for scope in wanted if scope not in self._scopes))
         if unknown:
             reply = await self.call(Intern(unknown), Interned, deadline_ms)
@@ -111,15 +124,18 @@ class MasterLink:
         self._background[task] = None
         task.add_done_callback(lambda done: self._background.pop(done, None))
 
-    def tell(self, command: Command) -> None:
-        """Send a command whose answer nobody waits for (release, revoke, forget)."""
-        self.spawn(self._send(command), type(command).__name__)
-
-    async def _send(self, command: Command) -> Reply:
-        return await self.session.call(command, CLEANUP_TIMEOUT_S)
+    def tell(self, command: Command, life: int) -> None:
+        """Send a command whose answer nobody waits for (release, revoke, forget); not at all after that life."""
+        deadline_ms = self.deadline_ms(CLEANUP_TIMEOUT_S)
+        self.spawn(self.call(command, Done, deadline_ms, life), type(command).__name__)
 
     async def close(self) -> None:
-        """Let clean-up finish (bounded by its own time-out), then say goodbye."""
+        """Let clean-up finish (bounded by its own time-out), then say goodbye. Without a master there is no use in
+        waiting: it cleans up after a session that does not come back."""
+        if not self.session.connected:
+            for task in self._background:
+                task.cancel()
         while self._background:
             await asyncio.wait(list(self._background))
+        self.leaving = True
         await self.session.close()

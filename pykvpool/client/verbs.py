@@ -87,12 +87,15 @@ class Verbs(ClientBase):
         raw = [key_bytes(key) for key in keys]
 
         async def run() -> list[ObjectStat | PoolError]:
-            scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
             results: list[ObjectStat | PoolError] = []
             for chunk in chunked(raw, LIGHT_CHUNK_KEYS):
+                scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 reply = await self._link.call(Stat(scope_id, tuple(chunk)), Stats, deadline_ms)
                 self._link.learn(reply.segments)
-                results += [entry.error() if isinstance(entry, ErrorInfo) else entry for entry in reply.objects]
+                results += [
+                    entry.error(key) if isinstance(entry, ErrorInfo) else entry
+                    for key, entry in zip(chunk, reply.objects, strict=True)
+                ]
             return results
 
         return await self._in_session(run)
@@ -166,9 +169,9 @@ class Verbs(ClientBase):
         raw = [key_bytes(key) for key in keys]
 
         async def run() -> list[bool]:
-            scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
             flags = b""
             for chunk in chunked(raw, LIGHT_CHUNK_KEYS):
+                scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 flags += (await self._link.call(command(scope_id, tuple(chunk)), Flags, deadline_ms)).flags
             return list(map(bool, flags))
 
@@ -185,12 +188,14 @@ class Verbs(ClientBase):
         raw = [key_bytes(key) for key in keys]
 
         async def run() -> list[PoolError | None]:
-            scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
             results: list[PoolError | None] = []
             for chunk in chunked(raw, LIGHT_CHUNK_KEYS):
+                scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 reply = await self._link.call(command(scope_id, tuple(chunk)), Done, deadline_ms)
                 errors = reply.errors or (None,) * len(chunk)
-                results += [None if error is None else error.error() for error in errors]
+                results += [
+                    None if error is None else error.error(key) for key, error in zip(chunk, errors, strict=True)
+                ]
             return results
 
         return await self._in_session(run)

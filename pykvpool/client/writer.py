@@ -18,19 +18,23 @@ from dataclasses import dataclass, field
 from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics, PutOptions, PutResult
-from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, StalePut, TransferFailed
+from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, SegmentGone, StalePut, TransferFailed
 from pykvpool.fabric.base import Outcome, Write
+from pykvpool.fabric.router import Router
 from pykvpool.memory.copying import checksum
 from pykvpool.model.commands import PutEnd, PutForget, PutRevoke, PutStart, PutWait
 from pykvpool.model.ids import ScopeId, TicketId
+from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.model.replies import Done, ErrorInfo, Existing, Pending, PutGrant, PutStarted
 from pykvpool.runtime import drain
 
-#: Times a put whose replicas all failed is started anew on others, within its deadline.
+#: Times a put whose replicas all failed, or went with their node, is started anew on others, within its deadline.
 PUT_TRIES = 3
 #: A cancelled put lets a write that is under way finish for this long, because a finished write is certain and a broken
 #: one leaves its extent in quarantine. Writes take milliseconds; only a peer that hangs meets this bound.
 CANCEL_GRACE_S = 1.0
+#: How long after its deadline a put that waited still takes the master's decision.
+DECISION_GRACE_MS = 1_000
 #: Granted objects are written and committed in groups of about this many bytes: large enough that the two requests
 #: around a group cost nothing, small enough that the first blocks of a huge batch are readable long before its last.
 GROUP_BYTES = 128 << 20
@@ -54,6 +58,8 @@ class _Open:
 
     job: PutJob
     grant: PutGrant
+    #: The segments of its extents, as they were described with the grant.
+    segments: Sequence[SegmentDescriptor]
     #: Its write was handed to the fabric.
     started: bool = False
     #: One per extent, once its write is over.
@@ -87,35 +93,45 @@ class Writer:
         self._statistics = statistics
 
     async def put(self, scope: ScopeId, jobs: Sequence[PutJob], options: PutOptions, deadline_ms: int) -> None:
-        """Bring every job to its `result`. Raises only where the whole batch failed (no master, session over)."""
+        """Bring every job to its `result`. Raises only where the whole batch failed (no master, session over); what may
+        be tried again in another session has no result then."""
         todo = [job for job in jobs if job.result is None]
+        life, router = self._link.life, self._fabrics.router
         while todo:
             for job in todo:
                 job.tries += 1
-            await _Batch(self, scope, todo, options, deadline_ms).run()
-            todo = [job for job in todo if self._worth_another_try(job, deadline_ms)]
+            try:
+                await _Batch(self._link, router, life, self._statistics, scope, todo, options, deadline_ms).run()
+            finally:
+                todo = [job for job in todo if self._worth_another_try(job, deadline_ms)]
+                for job in todo:
+                    job.result = None
             self._statistics.put_retries += len(todo)
-            for job in todo:
-                job.result = None
 
     def _worth_another_try(self, job: PutJob, deadline_ms: int) -> bool:
-        """The replicas failed, or the grant ran out of time before its turn; not the pool: others may do better."""
+        """The replicas failed or went, or the grant ran out of time; not the pool: others may do better."""
         return (
-            isinstance(job.result, TransferFailed | StalePut)
+            isinstance(job.result, TransferFailed | StalePut | SegmentGone)
             and job.tries < PUT_TRIES
             and self._link.now_ms() < deadline_ms
         )
 
 
 class _Batch:
-    """One PutStart and all that follows from it."""
+    """One PutStart and all that follows from it, within one life of the session.
+
+    It writes through the fabrics of that life alone: owners fence a writer by its incarnation, and a write that began
+    later under another name would pass the fence.
+    """
 
     def __init__(
-        self, writer: Writer, scope: ScopeId, jobs: Sequence[PutJob], options: PutOptions, deadline_ms: int
-    ) -> None:
-        self._link = writer._link
-        self._fabrics = writer._fabrics
-        self._statistics = writer._statistics
+        self, link: MasterLink, router: Router, life: int, statistics: ClientStatistics, scope: ScopeId,
+        jobs: Sequence[PutJob], options: PutOptions, deadline_ms: int,
+    ) -> None:  # fmt: skip
+        self._link = link
+        self._router = router
+        self._life = life
+        self._statistics = statistics
         self._scope = scope
         self._jobs = jobs
         self._options = options
@@ -148,19 +164,20 @@ class _Batch:
             pin=options.pin,
             wait_ms=remaining_ms,
         )
-        await self._carry_out(await self._link.call(command, PutStarted, self._deadline_ms), jobs)
+        await self._carry_out(await self._link.call(command, PutStarted, self._deadline_ms, self._life), jobs)
 
     async def _wait(self) -> None:
         tickets = tuple(self._waiting)
         jobs = list(self._waiting.values())
         try:
-            left_s = self._link.remaining_s(self._deadline_ms)
-            # The master answers at the deadline at the latest; it gets a moment more to do so.
-            command = PutWait(tickets, int(left_s * 1_000))
-            reply = await self._link.call(command, PutStarted, self._deadline_ms + 1_000)
+            # The master decides each ticket by its deadline; what it says then (why no room) is worth a moment.
+            left_ms = int(self._link.remaining_s(self._deadline_ms) * 1_000)
+            command = PutWait(tickets, left_ms + DECISION_GRACE_MS // 2)
+            reply = await self._link.call(command, PutStarted, self._deadline_ms + DECISION_GRACE_MS, self._life)
         except DeadlineExceeded:
             for job in jobs:
                 job.result = DeadlineExceeded("the deadline passed while the put waited for room or for another writer")
+            self._give_up_rest()
             return
         await self._carry_out(reply, jobs)
 
@@ -172,13 +189,14 @@ class _Batch:
         for job, entry in zip(jobs, reply.entries, strict=True):
             match entry:
                 case PutGrant():
-                    self._open.append(_Open(job, entry))
+                    segments = [self._link.segment(extent.segment) for extent in entry.extents]
+                    self._open.append(_Open(job, entry, segments))
                 case Existing():
                     job.result = PutResult(job.size_bytes, existed=True)
                 case Pending():
                     still[entry.ticket] = job
                 case ErrorInfo():
-                    job.result = entry.error()
+                    job.result = entry.error(job.hash)
         if not waited:
             self._statistics.puts_waited += len(still)
         self._waiting = still
@@ -199,7 +217,7 @@ class _Batch:
     async def _write(self, group: Sequence[_Open]) -> None:
         batch = [
             Write(
-                segment=self._link.segment(extent.segment),
+                segment=segment,
                 offset=extent.offset,
                 length=extent.length,
                 pieces=put.job.pieces,
@@ -207,17 +225,17 @@ class _Batch:
                 want_checksum=replica == 0,
             )
             for put in group
-            for replica, extent in enumerate(put.grant.extents)
+            for replica, (segment, extent) in enumerate(zip(put.segments, put.grant.extents, strict=True))
         ]
         timeout_s = self._link.remaining_s(self._deadline_ms)
         for put in group:
             put.started = True
-        work = asyncio.ensure_future(self._fabrics.router.write(batch, timeout_s))
+        work = asyncio.ensure_future(self._router.write(batch, timeout_s))
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            # Wait (bounded) for outcomes, so that settled extents need no quarantine; then tear it off and drain. A second
-            # cancellation ends the wait, never the draining.
+            # Wait (bounded) for outcomes, so that settled extents need no quarantine; then tear it off and drain. A
+            # second cancellation ends the wait, never the draining.
             try:
                 await asyncio.wait([work], timeout=CANCEL_GRACE_S)
             finally:
@@ -244,10 +262,10 @@ class _Batch:
                 landed=tuple(put.landed for put in good),
                 uncertain=tuple(put.uncertain for put in good),
             )
-            reply = await self._link.call(command, Done, self._deadline_ms)
+            reply = await self._link.call(command, Done, self._deadline_ms, self._life)
             errors = reply.errors or (None,) * len(good)
             for put, error in zip(good, errors, strict=True):
-                put.job.result = error.error() if error is not None else self._result(put)
+                put.job.result = error.error(put.job.hash) if error is not None else self._result(put)
         if bad:
             self._revoke(bad)
         del self._open[: len(group)]
@@ -281,16 +299,14 @@ class _Batch:
         )
 
     def _revoke(self, puts: Sequence[_Open]) -> None:
-        self._link.tell(PutRevoke(tuple(put.grant.put_id for put in puts), tuple(put.uncertain for put in puts)))
+        command = PutRevoke(tuple(put.grant.put_id for put in puts), tuple(put.uncertain for put in puts))
+        self._link.tell(command, self._life)
 
     def _give_up_rest(self) -> None:
-        """Whatever is left open when the batch is left: nothing is, unless it failed or was cancelled."""
+        """Whatever is left open when the batch is left: nothing is, unless it failed, was cancelled or is late."""
         if self._open:
             self._revoke(self._open)
             self._open.clear()
         if self._waiting:
-            undecided = [job for job in self._waiting.values() if job.result is None]
-            for job in undecided:
-                job.result = DeadlineExceeded("the put was given up while it waited")
-            self._link.tell(PutForget(tuple(self._waiting)))
+            self._link.tell(PutForget(tuple(self._waiting)), self._life)
             self._waiting.clear()

@@ -29,6 +29,11 @@ class Kind(Protocol[T_co]):
         """What is allowed, as a phrase that follows "expected"."""
         ...
 
+    @property
+    def bounds(self) -> str:
+        """What is allowed beyond what the name of the kind says, for a table: a range, the words; maybe ""."""
+        ...
+
     def parse(self, raw: object) -> T_co:
         """A value from a file, or one that a program gives. Raises `ValueError`."""
         ...
@@ -49,14 +54,16 @@ class Text:
 
     #: What it names, for people.
     what: str = "text"
+    may_be_empty: bool = True
     name: ClassVar[str] = "text"
+    bounds: ClassVar[str] = ""
 
     @property
     def allowed(self) -> str:
-        return f"{self.what} in one line"
+        return f"{self.what} in one line" + ("" if self.may_be_empty else ", not empty")
 
     def parse(self, raw: object) -> str:
-        if not isinstance(raw, str) or not raw.isprintable():
+        if not isinstance(raw, str) or not raw.isprintable() or not (raw or self.may_be_empty):
             raise refused(self, raw)
         return raw
 
@@ -64,18 +71,34 @@ class Text:
         return self.parse(text)
 
 
+class Absent(NamedTuple):
+    """A word that is no choice, and what to tell those who make it."""
+
+    word: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One of a few words."""
 
     words: tuple[str, ...]
+    #: Words that people expect here and that are not allowed.
+    absent: tuple[Absent, ...] = ()
     name: ClassVar[str] = "choice"
 
     @property
     def allowed(self) -> str:
         return "one of " + ", ".join(repr(word) for word in self.words)
 
+    @property
+    def bounds(self) -> str:
+        return ", ".join(f"`{word}`" for word in self.words)
+
     def parse(self, raw: object) -> str:
+        for absent in self.absent:
+            if raw == absent.word:
+                raise ValueError(absent.reason)
         if not isinstance(raw, str) or raw not in self.words:
             raise refused(self, raw)
         return raw
@@ -85,11 +108,32 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """Yes or no."""
+
+    name: ClassVar[str] = "switch"
+    allowed: ClassVar[str] = "true or false"
+    bounds: ClassVar[str] = ""
+
+    def parse(self, raw: object) -> bool:
+        if not isinstance(raw, bool):
+            raise refused(self, raw)
+        return raw
+
+    def parse_text(self, text: str) -> bool:
+        word = text.strip().lower()
+        if word not in ("true", "false"):
+            raise refused(self, text)
+        return word == "true"
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
     """A URI: ``tcp://host:port``, ``unix:///path``, ... The transport of its scheme checks the rest."""
 
     may_be_empty: bool = False
     name: ClassVar[str] = "address"
+    bounds: ClassVar[str] = ""
 
     @property
     def allowed(self) -> str:
@@ -104,6 +148,9 @@ class Address:
                 return text
             if scheme == "inproc" and found:
                 return text
+            if text and not found and re.fullmatch(r"[\w.:\[\]-]+|/\S+", text):
+                suggested = f"unix://{text}" if text.startswith("/") else f"tcp://{text}"
+                raise ValueError(f"{raw!r:.80} has no scheme: write {suggested}")
         raise refused(self, raw)
 
     def parse_text(self, text: str) -> str:
@@ -123,6 +170,7 @@ class Listen:
     """Where an HTTP server listens. A port alone means the loopback interface: being reachable is a decision."""
 
     name: ClassVar[str] = "host:port"
+    bounds: ClassVar[str] = ""
 
     @property
     def allowed(self) -> str:
@@ -145,6 +193,56 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
+class DataListen:
+    """Where a node serves blocks over TCP, with ``tcp://`` in front or without."""
+
+    name: ClassVar[str] = "host:port"
+    bounds: ClassVar[str] = ""
+
+    @property
+    def allowed(self) -> str:
+        return "'host:port', '[ipv6]:port' or the same after 'tcp://'"
+
+    def parse(self, raw: object) -> str:
+        if isinstance(raw, str):
+            try:
+                host, port = parse_host_port(raw.strip().removeprefix("tcp://"))
+            except ValueError:
+                raise refused(self, raw) from None
+            return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        raise refused(self, raw)
+
+    def parse_text(self, text: str) -> str:
+        return self.parse(text)
+
+
+#: A host alone, or with a port; an IPv6 address alone needs no brackets.
+_ADVERTISED = re.compile(r"[\w.-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?|[0-9A-Fa-f:.]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """Under which name others reach a listener; empty: the one that it listens on."""
+
+    name: ClassVar[str] = "host"
+    bounds: ClassVar[str] = ""
+
+    @property
+    def allowed(self) -> str:
+        return "a host name or IP address, maybe with ':port'; or nothing"
+
+    def parse(self, raw: object) -> str:
+        if isinstance(raw, str):
+            text = raw.strip()
+            if not text or _ADVERTISED.fullmatch(text):
+                return text
+        raise refused(self, raw)
+
+    def parse_text(self, text: str) -> str:
+        return self.parse(text)
+
+
+@dataclass(frozen=True, slots=True)
 class Several(Generic[T_co]):
     """A list of values of one kind; in text they are joined by commas."""
 
@@ -156,6 +254,10 @@ class Several(Generic[T_co]):
     def allowed(self) -> str:
         count = "a list (in text: joined by commas) of " if self.least else "a list, maybe empty, of "
         return count + self.item.allowed
+
+    @property
+    def bounds(self) -> str:
+        return self.item.bounds
 
     def parse(self, raw: object) -> tuple[T_co, ...]:
         if isinstance(raw, str) or not isinstance(raw, Sequence) or len(raw) < self.least:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pykvpool.config.kinds import Choice, Text, parse_host_port
+from pykvpool.config.kinds import Advertised, Choice, Text, parse_host_port
 from pykvpool.config.quantities import Size
 
-#: Fabrics that stand for Mooncake's protocols. Cheaper ways are taken where they work, as everywhere in the pool.
-PROTOCOLS = {"tcp": ("inproc", "shm", "tcp"), "rdma": ("inproc", "shm", "rdma", "tcp")}
+#: Mooncake's protocols that have a meaning here: shm and tcp, the cheapest that works, as everywhere in the pool.
+PROTOCOLS = ("tcp", "rdma")
 MODES = ("embedded", "standalone-store")
 
 _text = Text().parse
@@ -68,8 +68,8 @@ def _buffer_size(result: Translated, value: object) -> None:
 
 
 def _protocol(result: Translated, value: object) -> None:
-    fabrics = PROTOCOLS[Choice(tuple(PROTOCOLS)).parse(value)]
-    result.values["node.fabrics"] = result.values["client.fabrics"] = fabrics
+    if Choice(PROTOCOLS).parse(value) == "rdma":
+        result.warnings.append("'protocol' is 'rdma', which is not part of this version: blocks move over shm and tcp")
 
 
 def _mode(_result: Translated, value: object) -> None:
@@ -90,8 +90,9 @@ def _tenant(result: Translated, value: object) -> None:
 
 
 def _hostname(result: Translated, value: object) -> None:
-    if _text(value):
-        result.values["node.advertise"] = value
+    host = Advertised().parse(value)
+    if host:
+        result.values["node.advertise"] = host
 
 
 def _metadata_server(result: Translated, value: object) -> None:

@@ -35,6 +35,10 @@ class Whole:
     def allowed(self) -> str:
         return f"a whole number {_range(self.least, self.most)}"
 
+    @property
+    def bounds(self) -> str:
+        return f"from {self.least:,}" if self.most is None else f"{self.least:,} to {self.most:,}"
+
     def parse(self, raw: object) -> int:
         if isinstance(raw, bool) or not isinstance(raw, int) or not _within(raw, self.least, self.most):
             raise refused(self, raw)
@@ -57,6 +61,10 @@ class Ratio:
     def allowed(self) -> str:
         return "a number above 0 and at most 1"
 
+    @property
+    def bounds(self) -> str:
+        return "above 0, at most 1"
+
     def parse(self, raw: object) -> float:
         if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 < raw <= 1:
             raise refused(self, raw)
@@ -78,7 +86,12 @@ class Size:
 
     @property
     def allowed(self) -> str:
-        return f"a size from {self.least} bytes up, as a whole number or like '512MiB' or '80GB' (1 GB = 1024^3)"
+        least = "1 byte" if self.least == 1 else f"{self.least} bytes"
+        return f"a size of at least {least}, as a whole number or like '512MiB' or '80GB' (1 GB = 1024^3)"
+
+    @property
+    def bounds(self) -> str:
+        return ""
 
     def parse(self, raw: object) -> int:
         if isinstance(raw, str):
@@ -112,6 +125,10 @@ class Duration(Generic[Number]):
     def allowed(self) -> str:
         unit = "ms" if self.unit_ms == 1 else "s"
         return f"a time of {self.least:,} to {self.most:,} {unit}, as a number of {unit} or like '500ms', '10s', '2m'"
+
+    @property
+    def bounds(self) -> str:
+        return f"{_readable(self.least * self.unit_ms)} to {_readable(self.most * self.unit_ms)}"
 
     def parse(self, raw: object) -> Number:
         if isinstance(raw, str):
@@ -148,6 +165,15 @@ def _quantity(text: str) -> tuple[float | int | None, str]:
     if match is None:
         return None, ""
     return (float(match[1]) if "." in match[1] else int(match[1])), match[2]
+
+
+def _readable(milliseconds: float) -> str:
+    """The shortest way to write a time: ``24 h``, ``3 s``, ``1 ms``; ``0`` for none."""
+    for unit in ("h", "s"):
+        number = milliseconds / TIME_UNITS_MS[unit]
+        if number >= 1 and number == int(number):
+            return f"{number:g} {unit}"
+    return f"{milliseconds:g} ms" if milliseconds else "0"
 
 
 def _within(value: int, least: int, most: int | None) -> bool:

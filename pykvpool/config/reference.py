@@ -6,8 +6,8 @@ import inspect
 import json
 
 from pykvpool.config.load import FILE_VARIABLE, MOONCAKE_VARIABLE
-from pykvpool.config.quantities import TIME_UNITS_MS
-from pykvpool.config.schema import SECTIONS, Key, section_keys
+from pykvpool.config.quantities import TIME_UNITS_MS, Size
+from pykvpool.config.schema import ENVIRONMENT_PREFIX, KEYS, SECTIONS, SHARED_SECTION, Key, section_keys
 
 _INTRODUCTION = f"""# Configuration
 
@@ -22,7 +22,14 @@ an error that names the key, where it stands, and what is allowed.
   spelling (1 GB = 1 GiB = 1024^3 bytes), as in Mooncake's files.
 - A **duration** is a number in the unit that ends the key's name, or text with a unit
   ({", ".join(f"`{unit}`" for unit in TIME_UNITS_MS)}).
-- A **list** is an array in a file and joined by commas in a variable or flag.
+- A **list** is an array in a file, joined by commas in a variable, and a flag that is repeated.
+- A **switch** is true or false; on the command line it stands alone (`--replace`).
+- An **address** is `tcp://host:7000`, `tcp://[::1]:7000` or `unix:///run/pykvpool.sock`; a **host:port** may also be
+  a port alone, which is taken on 127.0.0.1.
+- A key's **variable** is `{ENVIRONMENT_PREFIX}`, its section and its name in capitals: `[node] segment_size` is
+  `{KEYS["node.segment_size"].variable}`. The keys of `[{SHARED_SECTION}]` go without their section:
+  `{KEYS["pool.master"].variable}`.
+- Where the column **flag** is empty no command has one; each command takes the flags that concern it (see `--help`).
 
 ```toml
 [pool]
@@ -43,7 +50,7 @@ Where `{MOONCAKE_VARIABLE}` names a file, these of its keys are understood:
 |---|---|
 | `master_server_address` | `[pool] master`; several are separated by `;` |
 | `global_segment_size` | `[node] segment_size`; 0 leaves it alone |
-| `protocol` | `tcp` or `rdma`, for `[node] fabrics` and `[client] fabrics`; others are refused |
+| `protocol` | `tcp`; `rdma` is read as `tcp` with a warning, since this version has no RDMA; others are refused |
 | `tenant_id` | `[client] namespace` |
 | `local_hostname` | `[node] advertise` |
 | `mode`, `enable_offload`, `local_buffer_size`, `metadata_server`, `device_name` | checked, \
@@ -64,7 +71,7 @@ def _section(section: str) -> str:
         "",
         inspect.cleandoc(SECTIONS[section].__doc__ or ""),
         "",
-        "| key | kind | default | meaning | variable | flag |",
+        "| key | kind | allowed | default | meaning | flag |",
         "|---|---|---|---|---|---|",
         *(_row(key) for key in section_keys(section)),
         "",
@@ -76,9 +83,18 @@ def _row(key: Key) -> str:
     cells = (
         f"`{key.name}`",
         key.kind.name,
-        f"`{json.dumps(key.default)}`",
-        f"{key.meaning} Expected: {key.kind.allowed}.",
-        f"`{key.variable}`",
-        f"`{key.flag}`",
+        key.kind.bounds,
+        f"`{_default(key)}`",
+        key.meaning,
+        f"`{key.flag}`" if key.flag else "",
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(key: Key) -> str:
+    """As in a TOML file; sizes with their unit where that is shorter."""
+    if isinstance(key.kind, Size) and isinstance(key.default, int):
+        for unit, factor in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+            if key.default and key.default % factor == 0:
+                return f'"{key.default // factor}{unit}"'
+    return json.dumps(key.default)

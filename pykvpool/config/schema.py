@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pykvpool.config.kinds import Address, Choice, Kind, Listen, Several, Text
+from pykvpool.config.kinds import Absent, Address, Advertised, Choice, DataListen, Kind, Listen, Several, Switch, Text
 from pykvpool.config.quantities import Duration, Ratio, Size, Whole
 from pykvpool.model.commands import MAX_REPLICAS
 from pykvpool.model.keys import DEFAULT_NAMESPACE
@@ -24,9 +24,19 @@ SHARED_SECTION = "pool"
 #: A day. Times beyond it are mistakes of a unit.
 DAY_MS = 86_400_000
 #: How blocks can move, cheapest first.
-FABRICS = ("inproc", "shm", "rdma", "tcp")
+FABRICS = ("inproc", "shm", "tcp")
+#: How a node that is a process of its own can be reached: nobody shares its process.
+NODE_FABRICS = ("shm", "tcp")
+_NO_RDMA = Absent(
+    "rdma",
+    "rdma is not part of this version: leave it out, blocks then move over shm within a host and tcp elsewhere",
+)
+_NO_INPROC = Absent(
+    "inproc", "a node that is a process of its own shares it with nobody: inproc is for pools within one program"
+)
 
-_fabrics = Several(Choice(FABRICS))
+_client_fabrics = Several(Choice(FABRICS, (_NO_RDMA,)))
+_node_fabrics = Several(Choice(NODE_FABRICS, (_NO_RDMA, _NO_INPROC)))
 _milliseconds = Duration(1, DAY_MS, 1)
 _count = Whole(1)
 
@@ -40,7 +50,7 @@ class Key:
     kind: Kind[object]
     default: object
     meaning: str
-    #: Flag of the command line that sets it.
+    #: Flag of the command line that sets it, "" where no command has one.
     flag: str
     #: Never shown.
     secret: bool
@@ -55,8 +65,11 @@ class Key:
         return ENVIRONMENT_PREFIX + section + self.name.upper()
 
 
-def key(default: T, kind: Kind[T], meaning: str, *, flag: str = "", secret: bool = False) -> T:
-    """Declare a key of a section (a dataclass field with what `Key` needs in its metadata)."""
+def key(default: T, kind: Kind[T], meaning: str, *, flag: str | None = "", secret: bool = False) -> T:
+    """Declare a key of a section (a dataclass field with what `Key` needs in its metadata).
+
+    `flag`: empty for ``--`` and the key's name, None where no command takes one.
+    """
     metadata = {"kind": kind, "meaning": meaning, "flag": flag, "secret": secret}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -82,7 +95,9 @@ class MasterConfig:
     """The master. The numbers of its decisions have the names of `pykvpool.core.config.CoreConfig`."""
 
     listen: tuple[str, ...] = key(("tcp://127.0.0.1:7000",), Several(Address()), "Addresses it listens on.")
-    http_listen: str = key("", Listen(), "Where it serves health, metrics and state. Empty: nowhere.", flag="--http")
+    http_listen: str = key(
+        "", Listen(), "Where it serves health, metrics, and the pool's state. Empty: nowhere.", flag="--http"
+    )
     session_ttl_ms: int = key(10_000, _milliseconds, "A session without a sign of life for this long is expired.")
     reconnect_grace_ms: int = key(
         3_000, Duration(0, DAY_MS, 1), "A session whose connection is gone may come back within this time."
@@ -92,7 +107,7 @@ class MasterConfig:
     max_lease_lifetime_ms: int = key(600_000, _milliseconds, "A lease is not renewed past this age.")
     max_leases_per_session: int = key(65_536, _count, "Most leases one session may hold.")
     max_leased_ratio_per_session: float = key(
-        1.0, Ratio(), "Most bytes under one session's leases, as a part of the pool's capacity."
+        1.0, Ratio(), "Most bytes under one session's leases, as a part of the pool's capacity; 1: no bound."
     )
     put_ttl_ms: int = key(120_000, _milliseconds, "An unfinished put of a live session is closed after this long.")
     max_wait_ms: int = key(300_000, Duration(0, DAY_MS, 1), "Longest a key may queue for room or for another writer.")
@@ -112,25 +127,35 @@ class NodeConfig:
     name: str = key(
         "", Text("a name"), "Unique name in the cluster; a restarted node keeps it. Empty: the host's name."
     )
+    replace: bool = key(
+        False, Switch(), "Take the name over from a node that is connected now; what that one holds is lost."
+    )
     segment_size: int = key(1024**3, Size(1), "Memory it lends.")
-    data_listen: str = key("tcp://127.0.0.1:0", Address(), "Where it serves blocks over TCP; port 0 takes a free one.")
-    advertise: str = key(
-        "", Text("a host name or IP address"), "Host under which others reach it. Empty: the host it listens on."
+    data_listen: str = key(
+        "tcp://127.0.0.1:0", DataListen(), "Where it serves blocks over TCP; port 0 takes a free one."
     )
+    advertise: str = key("", Advertised(), "Host under which others reach it. Empty: the host it listens on.")
     shm_dir: str = key(
-        "", Text("a directory"), "Directory of its UNIX socket for shared memory. Empty: the user's runtime directory."
+        "",
+        Text("a directory"),
+        "Directory of its UNIX socket for shared memory. Empty: `$XDG_RUNTIME_DIR/pykvpool`, or where that is not set "
+        "`pykvpool-UID` in the directory for temporary files.",
     )
-    fabrics: tuple[str, ...] = key(("inproc", "shm", "tcp"), _fabrics, "How blocks may move.", flag="--fabric")
-    http_listen: str = key("", Listen(), "Where it serves health and metrics. Empty: nowhere.", flag="--http")
+    fabrics: tuple[str, ...] = key(NODE_FABRICS, _node_fabrics, "How others reach its memory.", flag="--fabric")
+    http_listen: str = key(
+        "", Listen(), "Where it serves health, its metrics, and the pool's state. Empty: nowhere.", flag="--http"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """A client: a process that puts and gets."""
 
-    name: str = key("", Text("a name"), "Unique name in the cluster. Empty: made from host and process.")
-    role: str = key("client", Choice(("client", "reader")), "A reader may not write.")
-    namespace: str = key(DEFAULT_NAMESPACE, Text("a namespace"), "Keeps keys of different users apart.")
+    name: str = key("", Text("a name"), "Unique name in the cluster. Empty: a random one.", flag=None)
+    role: str = key("client", Choice(("client", "reader")), "A reader may not write.", flag=None)
+    namespace: str = key(
+        DEFAULT_NAMESPACE, Text("a namespace", may_be_empty=False), "Keeps keys of different users apart."
+    )
     replicas: int = key(1, Whole(1, MAX_REPLICAS), "Copies of each object, on different nodes.")
     min_replicas: int = key(
         0,
@@ -138,12 +163,7 @@ class ClientConfig:
         "Fewest copies with which a put starts and succeeds. 0: it starts with all `replicas`, one that lands will do.",
     )
     timeout_s: float = key(30.0, Duration(0.001, 86_400.0, 1_000), "Deadline of a call, waiting for room included.")
-    fabrics: tuple[str, ...] = key(("inproc", "shm", "tcp"), _fabrics, "How blocks may move.", flag="--fabric")
-    verify: str = key(
-        "seen",
-        Choice(("seen", "staged")),
-        "`seen` verifies checksums where the CPU sees the bytes anyway; `staged` makes it see all of them.",
-    )
+    fabrics: tuple[str, ...] = key(FABRICS, _client_fabrics, "How blocks may move.", flag="--fabric")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +186,16 @@ SECTIONS: dict[str, type[Any]] = {
 def section_keys(section: str) -> Iterator[Key]:
     """Keys of one section, in order."""
     for each in dataclasses.fields(SECTIONS[section]):
-        flag = each.metadata["flag"] or "--" + each.name.replace("_", "-")
+        flag = each.metadata["flag"]
+        if flag == "":
+            flag = "--" + each.name.replace("_", "-")
         yield Key(
             section,
             each.name,
             each.metadata["kind"],
             each.default,
             each.metadata["meaning"],
-            flag,
+            flag or "",
             each.metadata["secret"],
         )
 

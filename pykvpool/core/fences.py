@@ -4,7 +4,8 @@ A fence is for one place, a (writer, segment). It is level-triggered: sent when 
 again when the node comes back, and again after an answer that left something over. Two subtleties keep it honest:
 
 - An answer covers what was quarantined *when the fence was sent*, not what came later: the writer may have begun that
-  after its connections were cut. So each sending remembers its puts, and an answer settles the oldest sending.
+  after its connections were cut. So each sending has a number and remembers its puts; an answer settles the sending
+  that it names and those before it, of which some may never have arrived.
 - A live writer is not banned, it may connect anew. What it has given up itself (put_end or put_revoke named the extent
   uncertain) it never writes again, so cutting its connections is enough. A put that merely ran out of time is another
   matter: its writer may not know and go on. Those wait for the writer's own word, or for the end of its session.
@@ -13,23 +14,27 @@ again when the node comes back, and again after an answer that left something ov
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from pykvpool.core.context import Context
+from pykvpool.core.jobs import Slice
 from pykvpool.errors import NotOwner
 from pykvpool.model.facts import QuarantineEnded
 from pykvpool.model.ids import PutId, SegmentId, SessionId
 from pykvpool.model.instructions import Fence
 
 Place = tuple[SessionId, SegmentId]
+#: Units of a slice (see `jobs`) that freeing one quarantined extent costs.
+FREE_UNITS = 8
 
 
 @dataclass(slots=True)
 class Standing:
     """Sendings for one place that have no answer yet."""
 
-    #: Oldest first: the puts each one covers.
-    sendings: deque[tuple[PutId, ...]] = field(default_factory=deque)
+    #: Oldest first: the number of each one, and the puts it covers.
+    sendings: deque[tuple[int, tuple[PutId, ...]]] = field(default_factory=deque)
     #: Did the last one ban the writer?
     ban: bool = False
 
@@ -40,6 +45,7 @@ class Fences:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._standing: dict[Place, Standing] = {}
+        self._last_number = 0
         #: Quarantined puts that their live writer gave up itself.
         self._given_up: set[PutId] = set()
 
@@ -68,17 +74,18 @@ class Fences:
             if segments[place[1]].session == node:
                 self._send(place)
 
-    def answered(self, writer: SessionId, segment: SegmentId) -> None:
-        """The owner's word: what the oldest sending covers is free."""
+    def answered(self, writer: SessionId, segment: SegmentId, number: int, work: Slice) -> Generator[None, None, None]:
+        """The owner's word: what this sending, and those before it, cover is free. In slices; what is left over is
+        fenced anew."""
         place = (writer, segment)
         standing = self._standing.get(place)
         if standing is None:
             return
-        self._free(place, standing.sendings.popleft(), "fenced")
-        if standing.sendings:
-            return
-        del self._standing[place]
-        self._send(place)
+        while standing.sendings and standing.sendings[0][0] <= number:
+            yield from self._free(place, standing.sendings.popleft()[1], "fenced", work)
+        if not standing.sendings and self._standing.get(place) is standing:
+            del self._standing[place]
+            self._send(place)
 
     def drained(self, session: SessionId, put_id: PutId, uncertain: int) -> None:
         """The writer's word that it has drained, but for the replicas in the mask. Raises `NotOwner`."""
@@ -94,13 +101,13 @@ class Fences:
                 self.give_up(put_id)
                 self.need(session, extent.segment)
             else:
-                self._free((session, extent.segment), (put_id,), "drained")
+                self._free_one((session, extent.segment), put_id, "drained")
 
-    def all_drained(self, session: SessionId) -> None:
-        """The writer left in order: nothing of it is under way anywhere."""
-        for place, puts in list(self._context.state.puts.by_place.items()):
-            if place[0] == session:
-                self._free(place, tuple(puts), "drained")
+    def all_drained(self, session: SessionId, work: Slice) -> Generator[None, None, None]:
+        """The writer left in order: nothing of it is under way anywhere. In slices."""
+        by_place = self._context.state.puts.by_place
+        for place in [place for place in by_place if place[0] == session]:
+            yield from self._free(place, tuple(by_place.get(place, ())), "drained", work)
 
     def segment_gone(self, segment: SegmentId) -> None:
         """The end of a generation was evidence enough; no answer is awaited."""
@@ -108,14 +115,20 @@ class Fences:
             del self._standing[place]
         self._given_up = {put_id for put_id in self._given_up if put_id in self._context.state.puts.quarantined}
 
-    def _free(self, place: Place, puts: tuple[PutId, ...], evidence: str) -> None:
-        context = self._context
+    def _free(self, place: Place, puts: tuple[PutId, ...], evidence: str, work: Slice) -> Generator[None, None, None]:
         for put_id in puts:
-            if put_id in context.state.puts.by_place.get(place, ()):
-                context.counters[f"quarantine_{evidence}_total"] += 1
-                context.emit(QuarantineEnded(put_id, place[1], evidence))
-                if put_id not in context.state.puts.quarantined:
-                    self._given_up.discard(put_id)
+            if work.is_over:
+                yield
+            self._free_one(place, put_id, evidence)
+            work.spend(FREE_UNITS)
+
+    def _free_one(self, place: Place, put_id: PutId, evidence: str) -> None:
+        context = self._context
+        if put_id in context.state.puts.by_place.get(place, ()):
+            context.counters[f"quarantine_{evidence}_total"] += 1
+            context.emit(QuarantineEnded(put_id, place[1], evidence))
+            if put_id not in context.state.puts.quarantined:
+                self._given_up.discard(put_id)
 
     def _send(self, place: Place) -> None:
         context = self._context
@@ -128,7 +141,8 @@ class Fences:
         if node is None or not covered or identity is None:
             return
         standing = self._standing.setdefault(place, Standing())
-        standing.sendings.append(covered)
+        self._last_number += 1
+        standing.sendings.append((self._last_number, covered))
         standing.ban = ban
         context.counters["fences_sent_total"] += 1
-        context.instruct(node, Fence(writer, identity.name, identity.incarnation, segment, ban))
+        context.instruct(node, Fence(writer, identity.name, identity.incarnation, segment, ban, self._last_number))

@@ -2,7 +2,8 @@
 
 Any request is a sign of life. A lost connection starts a shorter clock; until it runs out the session is whole, and a
 node's segments are *suspect*: read from last, not written to. When a session ends, its commands are refused at once;
-its unfinished puts go to quarantine, its leases end and its tickets go in slices, and a node's segments go.
+its unfinished puts go to quarantine and its tickets go in slices, and a node's segments go. Its leases end with its
+goodbye; else they run out in their own time, as a reader that cannot hear us believes in them until then.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Generator
 
 from pykvpool.core.context import Context
 from pykvpool.core.jobs import Work
+from pykvpool.core.leases import LEASE_UNITS
 from pykvpool.core.loss import lose_segment
 from pykvpool.core.refusal import refusal
 from pykvpool.core.sessions import ROLES, Session
@@ -25,9 +27,14 @@ from pykvpool.model.replies import Reply, Welcome
 MAX_NAME_CHARS = 256
 #: Session that a hello's answer is addressed to: the real one is in the answer.
 NO_SESSION = SessionId(0)
-#: Units of a slice (see `jobs`) that closing one put costs, and ending one lease (besides one per row).
+#: How a session ended, for people, by the reason that its fact has.
+STORIES = {
+    "goodbye": "it said goodbye",
+    "expired": "expired: no sign of life came in time",
+    "superseded": "superseded by a newer session of its name",
+}
+#: Units of a slice (see `jobs`) that closing one put costs.
 PUT_UNITS = 16
-LEASE_UNITS = 8
 
 
 def hello(context: Context, event: Hello) -> None:
@@ -53,11 +60,9 @@ def _welcome(context: Context, event: Hello) -> Welcome:
         return Welcome(session.id, config.session_ttl_ms, config.lease_ms, context.epoch, True)
     reason = sessions.reasons.get((event.name, event.incarnation))
     if reason is not None:
-        raise SessionExpired(
-            f"this incarnation of {event.name!r} is over ({reason}): come back with a new one", reason=reason
-        )
+        raise SessionExpired(f"{STORIES[reason]}; an incarnation that is over does not come back", reason=reason)
     if event.resume:
-        raise SessionExpired(f"session {event.resume} of {event.name!r} is unknown here: come back with a new one")
+        raise SessionExpired(f"the master does not know session {event.resume}: come back with a new one")
     if session is not None:
         context.counters["sessions_superseded_total"] += 1
         end_session(context, session, "superseded")
@@ -74,13 +79,15 @@ def _resume(context: Context, session: Session) -> None:
     session.last_seen = context.now
     _set_suspect(context, session.id, False)
     if session.role == "node":
-        context.run_later(_requeue(context))
+        context.run_later(_requeue(context, session.id))
     context.fences.resume(session.id)
-    context.hash_requests.resume(session.id)
 
 
-def _requeue(context: Context) -> Work:
-    yield from context.state.evictor.requeue_elsewhere(context.new_slice())
+def _requeue(context: Context, node: SessionId) -> Work:
+    """A node is back: what waited for it, in slices."""
+    work = context.new_slice()
+    yield from context.state.evictor.requeue_elsewhere(work)
+    yield from context.hash_requests.resume(node, work)
     return None
 
 
@@ -106,6 +113,17 @@ def goodbye(context: Context, session: Session) -> None:
     end_session(context, session, "goodbye")
 
 
+def spare_sessions(context: Context) -> None:
+    """We were away ourselves (stopped, suspended): silence of that time proves nothing, all begin to be silent now.
+
+    Leases are not spared: their holders' time went on.
+    """
+    for session in context.state.sessions.by_id.values():
+        session.last_seen = context.now
+        if not session.connected:
+            session.disconnected_at = context.now
+
+
 def expire_sessions(context: Context) -> bool:
     """End sessions that fell silent, one slice; True: there is more."""
     work = context.new_slice()
@@ -121,7 +139,7 @@ def expire_sessions(context: Context) -> bool:
 def end_session(context: Context, session: Session, reason: str) -> None:
     """`reason`: "goodbye", "expired" or "superseded". The slow part follows in slices."""
     if session.connected and reason != "goodbye":
-        context.instruct(session.id, SessionOver(f"session {session.name!r} is over: {reason}"))
+        context.instruct(session.id, SessionOver(STORIES[reason]))
     context.emit(SessionEnded(session.id, reason))
     for segment in context.state.segments.of_session(session.id):
         lose_segment(context, segment, f"session of its node {reason}")
@@ -131,13 +149,14 @@ def end_session(context: Context, session: Session, reason: str) -> None:
 def _clear(context: Context, session: SessionId, reason: str) -> Work:
     drained = reason == "goodbye"
     if drained:
-        context.fences.all_drained(session)
+        yield from context.fences.all_drained(session, context.new_slice())
     yield from _close_puts(context, session, "revoked" if drained else reason, drained)
     context.fences.session_over(session)
-    work = context.new_slice()
-    for lease_id in context.leases.of_session(session):
-        if work.spend(LEASE_UNITS + context.end_lease(lease_id)):
-            yield
+    if drained:
+        work = context.new_slice()
+        for lease_id in context.leases.of_session(session):
+            if work.spend(LEASE_UNITS + context.end_lease(lease_id)):
+                yield
     yield from context.waiting.drop_session(session, context.new_slice())
     return None
 

@@ -59,9 +59,9 @@ class Fabric:
 
 
 _fabrics: dict[str, Fabric] = {}
-#: Fabrics that are planned or optional, with what to do about their absence.
+#: Fabrics that people ask for and that are not there, with what to do about it.
 _missing = {
-    "rdma": "the rdma fabric is not part of this version: it comes with the extra pykvpool[rdma]; use shm and tcp",
+    "rdma": "the rdma fabric is not part of this version: use shm (within a host) and tcp",
 }
 
 

@@ -83,6 +83,15 @@ class Router:
         candidates = self._candidates(segment)
         return candidates[0].reaches(segment) if candidates else None
 
+    def doubts(self, segment: SegmentDescriptor) -> bool:
+        """Every fabric that reaches the segment failed there lately: try another replica first."""
+        now_ms = self._clock.now_ms()
+        return all(
+            self._failed_until.get((client.scheme, segment.generation), 0) > now_ms
+            for client in self._clients
+            if client.reaches(segment) is not None
+        )
+
     async def read(self, batch: Sequence[Read], timeout_s: float) -> list[Outcome]:
         return await self._route(batch, timeout_s)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from pykvpool.errors import Closed, DeadlineExceeded, Unavailable
+from pykvpool.errors import Closed, Unavailable
 from pykvpool.fabric.addresses import endpoint_of, host_id
 from pykvpool.fabric.base import Outcome, Peer, Read, Write
-from pykvpool.fabric.handshake import HANDSHAKE_S, Identity
+from pykvpool.fabric.handshake import Identity
 from pykvpool.fabric.local import LocalMemory, LocalMover
 from pykvpool.fabric.shm_session import ShmSession
 from pykvpool.model.objects import SegmentDescriptor
@@ -20,6 +20,9 @@ from pykvpool.runtime import Runtime
 
 SCHEME = "shm"
 COST = 10
+#: Asking an owner for a map takes three round trips within this host; one that does not answer in this time hangs, and
+#: another way or replica is tried. What is mapped already needs no answer.
+ANSWER_S = 3.0
 
 
 class ShmClient:
@@ -52,16 +55,11 @@ class ShmClient:
         """A read-only view of the segment itself, no copy; None where shm does not reach it.
 
         The lease vouches for the bytes, not the view. Raises `SegmentGone`, `InvalidArgument` (bounds), or why the
-        owner could not be asked (`Unavailable`, `Refused`, `DeadlineExceeded`).
+        owner could not be asked (`Unavailable`, `Refused`).
         """
         if self.reaches(segment) is None:
             return None
-        try:
-            async with asyncio.timeout(HANDSHAKE_S):
-                memory = await self._open(segment)
-        except TimeoutError:
-            raise DeadlineExceeded(f"shm: the owner did not answer within {HANDSHAKE_S:g} s") from None
-        return self._mover.view(memory, segment, offset, length)
+        return self._mover.view(await self._open(segment), segment, offset, length)
 
     async def close(self) -> None:
         self._closed = True
@@ -74,7 +72,11 @@ class ShmClient:
         endpoint = self.reaches(segment)
         if endpoint is None:
             raise Unavailable(f"segment {segment.segment} is not reachable by shm from this host")
-        return await (await self._session(endpoint)).map(segment.generation)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await (await self._session(endpoint)).map(segment.generation)
+        except TimeoutError:
+            raise Unavailable(f"{endpoint}: the owner did not answer within {ANSWER_S:g} s") from None
 
     async def _session(self, endpoint: str) -> ShmSession:
         async with self._connecting.setdefault(endpoint, asyncio.Lock()):

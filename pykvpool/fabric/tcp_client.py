@@ -19,6 +19,7 @@ from pykvpool.fabric.handshake import Identity
 from pykvpool.fabric.tasks import run_all
 from pykvpool.fabric.tcp_exchange import Item, Lane, lanes
 from pykvpool.fabric.tcp_pool import ConnectionPool
+from pykvpool.fabric.tcp_socket import ProgressWatch
 from pykvpool.fabric.tcp_wire import MAX_REQUEST_BYTES, Kind
 from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.runtime import Runtime
@@ -29,6 +30,8 @@ COST = 30
 MAX_LANES = 2
 #: A lane carries at least this much: below, a second connection costs more than it brings.
 MIN_LANE_BYTES = 8 * 1024 * 1024
+#: An owner that neither takes nor sends a byte for this long hangs: another replica is asked instead.
+STALL_S = 3.0
 
 
 class TcpClient:
@@ -139,13 +142,15 @@ class TcpClient:
         if pool is None:
             pool = self._pools[endpoint] = ConnectionPool(endpoint, self._identity, self._runtime)
         connection = await pool.acquire(fresh=fresh)
+        watch = ProgressWatch(connection.stream, STALL_S)
         try:
-            await lane.exchange(connection.stream)
+            with watch:
+                await lane.exchange(connection.stream)
         except BaseException as error:
             pool.discard(
                 connection, error if isinstance(error, PoolError) else Unavailable("the transfer was given up")
             )
-            if isinstance(error, Unavailable) and connection.used and lane.untouched:
+            if isinstance(error, Unavailable) and connection.used and lane.untouched and not watch.stalled:
                 return False
             raise
         pool.release(connection)

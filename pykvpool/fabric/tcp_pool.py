@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from pykvpool.errors import Closed, PoolError, Unavailable, invariant
 from pykvpool.fabric.addresses import HostPort
-from pykvpool.fabric.handshake import HANDSHAKE_S, Identity, introduce
+from pykvpool.fabric.handshake import Identity, introduce
 from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket, tune
 from pykvpool.runtime import Runtime
 
 #: Connections to one owner; more batches wait for a free one (within their deadline).
 MAX_CONNECTIONS_PER_PEER = 16
 #: Connecting and introducing ourselves takes three round trips; after this time the owner counts as unreachable, so
-#: that a batch with a longer deadline can still try another way.
-CONNECT_S = HANDSHAKE_S
+#: that a batch with a longer deadline can still try another way. Long enough for one lost packet to be sent again.
+CONNECT_S = 3.0
 #: Idle connections kept per owner.
 MAX_IDLE_PER_PEER = 4
 

@@ -30,6 +30,8 @@ SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 KEEPALIVE_IDLE_S = 15
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_PROBES = 4
+#: Times within its limit that a `ProgressWatch` looks: it is late by one such part at most.
+LOOKS = 4
 
 
 class StreamSocket:
@@ -45,6 +47,8 @@ class StreamSocket:
         #: Whether the loop watches the socket for us.
         self._reading = False
         self._writing = False
+        #: Bytes moved so far, either way: a peer that is alive makes it rise.
+        self.moved_bytes = 0
         #: Why this socket is dead; None: it is not.
         self.failure: PoolError | None = None
 
@@ -142,6 +146,7 @@ class StreamSocket:
                     self.abort(Unavailable("the peer closed the connection"))
                     return
                 cursor.advance(count)
+                self.moved_bytes += count
                 budget -= count
         except (BlockingIOError, InterruptedError):
             return
@@ -163,6 +168,7 @@ class StreamSocket:
             while not cursor.finished and budget > 0:
                 count = self._socket.sendmsg(cursor.window(CHUNK_BYTES))
                 cursor.advance(count)
+                self.moved_bytes += count
                 budget -= count
         except (BlockingIOError, InterruptedError):
             return
@@ -183,6 +189,42 @@ class StreamSocket:
         if self._writing:
             self._loop.remove_writer(self._socket)
             self._writing = False
+
+
+class ProgressWatch:
+    """Destroys a connection on which nothing moved, either way, for `limit_s`: a peer that hangs must not cost a
+    transfer all of its time. Use around an exchange, with ``with``."""
+
+    def __init__(self, stream: StreamSocket, limit_s: float) -> None:
+        self._stream = stream
+        self._limit_s = limit_s
+        self._seen_bytes = stream.moved_bytes
+        self._silent_looks = 0
+        #: It did.
+        self.stalled = False
+
+    def __enter__(self) -> ProgressWatch:
+        self._loop = asyncio.get_running_loop()
+        self._wait()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+
+    def _wait(self) -> None:
+        self._timer = self._loop.call_later(self._limit_s / LOOKS, self._look)
+
+    def _look(self) -> None:
+        if self._stream.moved_bytes != self._seen_bytes:
+            self._seen_bytes = self._stream.moved_bytes
+            self._silent_looks = 0
+        else:
+            self._silent_looks += 1
+        if self._silent_looks < LOOKS:
+            self._wait()
+            return
+        self.stalled = True
+        self._stream.abort(Unavailable(f"the peer hangs: nothing has moved for {self._limit_s:g} s"))
 
 
 class HandshakeStream:

@@ -71,7 +71,9 @@ class Connection:
         self._decided: asyncio.Future[PoolError | None] = asyncio.get_running_loop().create_future()
 
     def __str__(self) -> str:
-        return f"{self.name or 'unknown'} at {self.stream.peer}"
+        hello = self._handshake.hello
+        claimed = f"somebody who says to be {hello.name!r}" if hello is not None else "somebody"
+        return f"{self.name or claimed} at {self.stream.peer}"
 
     async def run(self) -> None:
         """Until the connection ends, whichever way."""
@@ -81,7 +83,7 @@ class Connection:
         except TimeoutError:
             self.part(DeadlineExceeded(f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s"))
         except PoolError as error:
-            log.warning("refused %s: %s", self, error)
+            log.warning("no session for %s: %s", self, error)
             farewell = self._handshake.farewell_for(error)
             if farewell is not None:
                 self._send(farewell)

@@ -24,6 +24,8 @@ class Fence(_Instruction, frozen=True, tag="fence"):
     incarnation: int
     segment: SegmentId
     ban: bool
+    #: Of this sending, rising; the answer names it, so that it is known what the answer covers.
+    number: int
 
 
 class HashExtents(_Instruction, frozen=True, tag="hash_extents"):

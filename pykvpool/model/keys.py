@@ -63,9 +63,12 @@ def key_bytes(key: str | bytes) -> bytes:
 
 
 def key_text(raw: bytes) -> str:
-    """A key for people: the text itself where it is printable UTF-8, ``0x`` and hex otherwise."""
+    """A key for people: the text itself where it is printable UTF-8, ``0x`` and hex otherwise.
+
+    Text that itself begins with ``0x`` is shown in hex too, so that what is shown means one key and no other.
+    """
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
         return "0x" + raw.hex()
-    return text if text.isprintable() else "0x" + raw.hex()
+    return text if text.isprintable() and not text.startswith("0x") else "0x" + raw.hex()

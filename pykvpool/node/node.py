@@ -21,12 +21,13 @@ from pykvpool.errors import InvalidArgument, PoolError, SessionExpired
 from pykvpool.fabric.base import FabricServer
 from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.commands import Fenced, Hashed, Mount, Unmount
-from pykvpool.model.ids import SegmentId, SessionId
+from pykvpool.model.ids import SegmentId
 from pykvpool.model.instructions import DropSegment, Fence, HashExtents, Instruction, SessionOver
 from pykvpool.model.replies import Mounted as MountedReply
-from pykvpool.node.mount import Mounted
+from pykvpool.node.mount import Lent, Mounted
 from pykvpool.runtime import Runtime
 from pykvpool.transport.control import ControlSession
+from pykvpool.transport.registry import TransportRegistry
 
 log = logging.getLogger("pykvpool.node")
 
@@ -36,6 +37,9 @@ CALL_TIMEOUT_S = 30.0
 LEAVE_TIMEOUT_S = 3.0
 #: Pause before a lost session is opened anew, doubled up to the last one.
 RENEW_PAUSES_S = (0.1, 0.5, 2.0, 5.0)
+
+#: Makes the memory of one mount, given its size in bytes.
+MakeMemory = Callable[[int, Runtime], Lent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,23 @@ class NodeSettings:
 class Node:
     """One process's part of the pool: a segment, its fabrics, a session with the master."""
 
-    def __init__(self, settings: NodeSettings, servers: Sequence[FabricServer], runtime: Runtime) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        servers: Sequence[FabricServer],
+        runtime: Runtime,
+        *,
+        transports: TransportRegistry | None = None,
+        make_memory: MakeMemory = MemorySegment,
+    ) -> None:
+        """`runtime`, `transports` and `make_memory` are the outside world; a simulator brings its own."""
         if settings.segment_size_bytes <= 0:
             raise InvalidArgument(f"segment_size is {settings.segment_size_bytes}: a node lends at least one page")
         self._settings = settings
         self._servers = servers
         self._runtime = runtime
+        self._transports = transports
+        self._make_memory = make_memory
         self._session: ControlSession | None = None
         self._mount: Mounted | None = None
         #: Work under way for instructions, by what it is about: a repeated instruction starts nothing new.
@@ -102,6 +117,7 @@ class Node:
                 connect_timeout_s=settings.connect_timeout_s,
                 on_instruction=self._on_instruction,
                 on_session_lost=self._on_session_lost,
+                transports=self._transports,
             )
             await self._mount_fresh()
         except BaseException:
@@ -142,7 +158,7 @@ class Node:
     async def _mount_fresh(self) -> None:
         """Lend new memory under a new generation."""
         assert self._session is not None, "connected before"
-        memory = MemorySegment(self._settings.segment_size_bytes, self._runtime)
+        memory = self._make_memory(self._settings.segment_size_bytes, self._runtime)
         try:
             mount = Mounted(memory, self._servers)
         except BaseException:
@@ -185,7 +201,9 @@ class Node:
             await mount.destroy()
 
     def _on_session_lost(self, reason: str) -> None:
-        log.warning("node %s lost its session (%s): its memory is destroyed and lent anew", self.name, reason)
+        ended = self._session is not None and self._session.lost is not None and self._session.lost.final
+        what = "the node ends" if ended else "lent anew"
+        log.warning("node %s lost its session (%s): its memory is destroyed, and %s", self.name, reason, what)
         self._remount.set()
 
     def _end(self, reason: str) -> None:
@@ -197,9 +215,7 @@ class Node:
     def _on_instruction(self, instruction: Instruction) -> None:
         match instruction:
             case Fence():
-                self._begin(
-                    ("fence", instruction.session, instruction.segment, instruction.ban), self._fence, instruction
-                )
+                self._begin(("fence", instruction.number), self._fence, instruction)
             case HashExtents():
                 self._begin(("hash", instruction.puts), self._hash, instruction)
             case DropSegment():
@@ -232,7 +248,7 @@ class Node:
         if mount is None:
             return  # the mount has ended, and with it every quarantine there: the master knows or will
         await mount.fence(instruction.name, instruction.incarnation, instruction.ban)
-        await self._say(Fenced(SessionId(instruction.session), SegmentId(instruction.segment)))
+        await self._say(Fenced(instruction.session, instruction.segment, instruction.number))
 
     async def _hash(self, instruction: HashExtents) -> None:
         mount = self._mount_of(instruction.segment)

@@ -207,7 +207,7 @@ class MasterHandshake(_Handshake):
                 return None
             case Farewell(code=code, message=message):
                 self._move(Seen.FAREWELL)
-                raise from_code(code, f"the peer refuses: {printable(message)}")
+                raise from_code(code, f"it gave up: {printable(message)}")
             case _:
                 raise self._refuse(ProtocolError("the other end speaks like a master, not like a client"))
 

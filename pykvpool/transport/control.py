@@ -191,7 +191,7 @@ class ControlSession:
             if self.lost is None:
                 return
             if self.lost.final:
-                raise SessionExpired(f"{self.lost.message}: give each process a name of its own")
+                raise SessionExpired(f"{self.lost.error(self.name)}: give each process a name of its own")
             identity = replace(self._identity, incarnation=self._runtime.new_incarnation(), resume=NO_SESSION, epoch=0)
             dialled = await self._dialler.dial(identity, self._connect_timeout_s)
             try:
@@ -281,7 +281,8 @@ class ControlSession:
         return self.lost.message if self.lost is not None else None
 
     async def _reconnect(self) -> Dialled | None:
-        """The session's next connection; None where the session is over."""
+        """The session's next connection; None where the session is over. Says once why there is none, and when that
+        changes: a wrong token lasts until a person mends it."""
         identity = replace(self._identity, resume=self.session_id, epoch=self.epoch)
         while True:
             await asyncio.sleep(self._backoff.next_s())
@@ -291,8 +292,9 @@ class ControlSession:
                 self._lose(loss_of(error))
                 return None
             except PoolError as error:
+                level = logging.DEBUG if error.message == self._trouble else logging.WARNING
+                log.log(level, "session %r cannot reconnect, and goes on trying: %s", self.name, error)
                 self._trouble = error.message
-                log.debug("session %r cannot reconnect yet: %s", self.name, error)
                 continue
             if dialled.welcome.session != self.session_id or not dialled.welcome.resumed:
                 dialled.stream.close()
@@ -313,8 +315,9 @@ class ControlSession:
         if self.lost is not None or self._closed:
             return
         self.lost = loss
-        log.warning("session %r is over: %s", self.name, loss.message)
-        self._calls.fail_all(loss.error(self.name))
+        over = loss.error(self.name)
+        log.warning("%s", over)
+        self._calls.fail_all(over)
         if self._on_session_lost is not None:
             self._call_back(self._on_session_lost, loss.message)
 

@@ -68,7 +68,7 @@ class Dialler:
         tried = "; ".join(f"{address}: {error.message}" for address, error in failures)
         refusals = [error for _, error in failures if isinstance(error, Refused)]
         if refusals:
-            raise Refused(f"refused: {tried}", **refusals[-1].fields)
+            raise Refused(tried, **refusals[-1].fields)
         raise Unavailable(f"no master answers: {tried}; {_HINT}")
 
     async def _attempt(self, address: str, identity: Identity, timeout_s: float) -> Dialled:

@@ -64,3 +64,21 @@ async def test_the_first_error_of_many_ends_the_others_and_is_raised_itself() ->
     with pytest.raises(PoolFull):
         await all_of([wait(), nested(), wait()])
     assert ended == [True, True]
+
+
+def test_a_second_sigterm_does_not_break_off_what_is_being_cleaned_up() -> None:
+    cleaned = []
+
+    async def main() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(5):  # long enough for the loop to see it
+                await asyncio.sleep(0)
+            cleaned.append(True)
+
+    with pytest.raises(Terminated):
+        run(main)
+    assert cleaned == [True]

@@ -11,9 +11,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pykvpool.cli import servers
+from pykvpool.cli import servers, shm_files
+from pykvpool.cli.main import COMMANDS, cli
 from pykvpool.cli.options import CLIENT_KEYS, configured, section, size_option
 from pykvpool.config import Config, load
+from pykvpool.config.schema import KEYS
 from pykvpool.core.config import CoreConfig
 from pykvpool.errors import ConfigError
 
@@ -53,6 +55,18 @@ def test_every_key_of_a_section_has_a_flag_that_names_its_variable() -> None:
         assert f"PYKVPOOL_MASTER_{path.removeprefix('master.').upper()}" in text.replace("- ", "-")
 
 
+def test_a_flag_in_the_reference_is_one_that_a_command_takes() -> None:
+    taken = {option for name in COMMANDS for parameter in _command(name).params for option in parameter.opts}
+    assert {key.flag for key in KEYS.values() if key.flag} <= taken
+    assert KEYS["client.role"].flag == KEYS["client.name"].flag == ""
+
+
+def _command(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
 def test_a_warning_of_the_configuration_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYKVPOOL_SOMETHING", "1")
 
@@ -78,19 +92,19 @@ def test_sizes_have_units(given: list[str], size_bytes: int) -> None:
 def test_the_socket_directory_belongs_to_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    path = Path(servers.shm_path("node/1", ""))
+    path = Path(shm_files.shm_path("node/1", ""))
     assert path == tmp_path / f"pykvpool-{os.getuid()}" / f"node_1-{os.getpid()}.sock"
     assert path.parent.stat().st_mode & 0o777 == 0o700
     path.parent.chmod(0o777)
     with pytest.raises(ConfigError, match="not a directory of this user alone"):
-        servers.shm_path("node", "")
+        shm_files.shm_path("node", "")
     path.parent.rmdir()
     path.parent.symlink_to(tmp_path)
     with pytest.raises(ConfigError, match="--shm-dir"):
-        servers.shm_path("node", "")
+        shm_files.shm_path("node", "")
 
 
 def test_the_runtime_directory_and_a_named_one_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert Path(servers.shm_path("n", "")).parent == tmp_path / "pykvpool"
-    assert Path(servers.shm_path("n", str(tmp_path / "here"))).parent == tmp_path / "here"
+    assert Path(shm_files.shm_path("n", "")).parent == tmp_path / "pykvpool"
+    assert Path(shm_files.shm_path("n", str(tmp_path / "here"))).parent == tmp_path / "here"

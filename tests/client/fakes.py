@@ -33,9 +33,11 @@ class FakeSession:
     """Answers commands by type from `script`: a reply, an exception, or a callable that gives one."""
 
     script: dict[type, list]
+    name: str = "client"
     epoch: int = 1
     session_id: int = 5
     incarnation: int = 77
+    connected: bool = True
     sent: list = field(default_factory=list)
 
     async def call(self, command, timeout_s: float):
@@ -65,6 +67,7 @@ class FakeRouter:
         self.memory = {99: bytearray(1 << 20), 98: bytearray(1 << 20)}
         self.before = None
         self.sum_seen = True
+        self.doubted = ()
 
     async def _run(self, operation):
         if self.before is not None:
@@ -90,6 +93,9 @@ class FakeRouter:
 
     async def write(self, batch: list[Write], timeout_s: float) -> list[Outcome]:
         return [await self._run(operation) for operation in batch]
+
+    def doubts(self, segment):
+        return segment in self.doubted
 
     async def map_view(self, segment, offset, length):
         return None

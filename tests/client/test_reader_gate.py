@@ -170,3 +170,26 @@ async def test_a_get_ends_with_its_deadline():
     with pytest.raises(DeadlineExceeded):
         await get(bench)
     await bench.end()
+
+
+async def test_closing_without_a_master_does_not_wait_for_clean_up():
+    bench = bench_with(located())
+    never = asyncio.Event()
+
+    async def no_answer(command):
+        await never.wait()
+
+    bench.session.script[Release] = [no_answer]
+    bench.link.tell(Release((8,)), bench.link.life)
+    await asyncio.sleep(0)
+    bench.session.connected = False
+    async with asyncio.timeout(1):
+        await bench.end()
+
+
+async def test_a_replica_that_failed_a_moment_ago_is_read_last():
+    bench = bench_with(located(both=True))
+    bench.router.doubted = (SEGMENT,)
+    result, target = await get(bench)
+    assert (result.node, target) == ("n1", VALUE)
+    assert bench.statistics.replica_retries == 0

@@ -8,7 +8,7 @@ import pytest
 
 from pykvpool.client.types import PutOptions
 from pykvpool.client.writer import PutJob, Writer
-from pykvpool.errors import DeadlineExceeded, PoolFull, TransferFailed, Unavailable
+from pykvpool.errors import DeadlineExceeded, PoolFull, SegmentGone, StalePut, TransferFailed, Unavailable
 from pykvpool.fabric.base import Outcome
 from pykvpool.memory.copying import checksum
 from pykvpool.model.commands import PutEnd, PutForget, PutRevoke, PutStart, PutWait
@@ -233,3 +233,36 @@ async def test_a_huge_batch_is_written_and_committed_in_groups(monkeypatch):
     results = await put(bench, *(job(bytes([i])) for i in range(5)))
     assert [len(end.puts) for end in bench.session.of(PutEnd)] == [2, 2, 1]
     assert all(result.replicas == 1 for result in results)
+
+
+async def test_a_put_that_is_undecided_when_its_deadline_has_passed_ends_and_gives_its_ticket_back():
+    bench = bench_with([Pending(3, False)])
+
+    def undecided(_command):
+        bench.clock.ms = bench.deadline_ms
+        return PutStarted((Pending(3, False),))
+
+    bench.session.script[PutWait] = [undecided]
+    [result] = await put(bench, job())
+    assert isinstance(result, DeadlineExceeded)
+    assert [forget.tickets for forget in bench.session.of(PutForget)] == [(3,)]
+    assert len(bench.session.of(PutWait)) == 1
+
+
+async def test_the_masters_reason_why_there_was_no_room_is_waited_for_a_moment_beyond_the_deadline():
+    bench = bench_with([Pending(3, False)], waits=[[ErrorInfo.of(PoolFull("all is pinned"))]])
+    [result] = await put(bench, job())
+    assert isinstance(result, PoolFull)
+    [wait] = bench.session.of(PutWait)
+    assert wait.timeout_ms > 30_000
+
+
+async def test_p8_a_put_whose_node_went_under_it_is_started_anew_on_another():
+    went_before = [ErrorInfo.of(SegmentGone("the segment went before its extents were told"))]
+    bench = bench_with(went_before, [grant(7)], [grant(8, 64)])
+    went_while_writing = Done((ErrorInfo.of(StalePut("put 7 is not open any more")),))
+    bench.session.script[PutEnd] = [went_while_writing, Done()]
+    [result] = await put(bench, job())
+    assert result.replicas == 1
+    assert [end.puts for end in bench.session.of(PutEnd)] == [(7,), (8,)]
+    assert bench.statistics.put_retries == 2

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykvpool.config import HostPort, parse_host_port, parse_size
-from pykvpool.config.kinds import Address, Listen
+from pykvpool.config.kinds import Address, Advertised, DataListen, Listen, Switch
 from pykvpool.config.quantities import Duration, Ratio, Size, Whole
+from pykvpool.config.schema import KEYS
 
 
 @pytest.mark.parametrize(
@@ -129,8 +130,72 @@ def test_addresses_have_a_scheme(text: str) -> None:
     assert Address().parse_text(f" {text} ") == text
 
 
-@pytest.mark.parametrize("raw", ["", "a:1", "tcp://", "://a", "TCP://a", 1])
+@pytest.mark.parametrize("raw", ["", "a 1", "tcp://", "://a", "TCP://a", 1])
 def test_what_is_no_address_is_refused(raw) -> None:
     with pytest.raises(ValueError, match="expected an address like"):
         Address().parse(raw)
     assert Address(may_be_empty=True).parse("") == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("0.0.0.0:7001", "tcp://0.0.0.0:7001"),
+        ("tcp://host:0", "tcp://host:0"),
+        ("tcp://[::1]:7", "tcp://[::1]:7"),
+        ("[::]:7", "tcp://[::]:7"),
+    ],
+)
+def test_where_data_is_served_may_be_given_with_its_scheme_or_without(given: str, meant: str) -> None:
+    assert DataListen().parse_text(given) == meant
+
+
+@pytest.mark.parametrize("given", ["unix:///run/x.sock", "tcp://", "host", "tcp://host:99999", "inproc://x", "", 7001])
+def test_where_data_cannot_be_served_is_refused(given: object) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        DataListen().parse(given)
+
+
+@pytest.mark.parametrize("given", ["", "host", "a.b-c.d:7", "10.0.0.1", "fe80::1", "[fe80::1]", "[::1]:99"])
+def test_an_advertised_host_is_taken_as_it_is(given: str) -> None:
+    assert Advertised().parse_text(given) == given
+
+
+@pytest.mark.parametrize("given", ["bad host", "tcp://host", "host:port", "a/b", "host:1:2,", 5])
+def test_a_host_that_nobody_could_reach_is_refused(given: object) -> None:
+    with pytest.raises(ValueError, match="a host name or IP address"):
+        Advertised().parse(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "suggested"),
+    [
+        ("localhost", "tcp://localhost"),
+        ("127.0.0.1:7000", "tcp://127.0.0.1:7000"),
+        ("[::1]:7000", "tcp://[::1]:7000"),
+        ("/run/pool.sock", "unix:///run/pool.sock"),
+    ],
+)
+def test_an_address_without_a_scheme_is_refused_with_the_one_that_is_meant(text: str, suggested: str) -> None:
+    with pytest.raises(ValueError, match="has no scheme") as refusal:
+        Address().parse_text(text)
+    assert str(refusal.value).endswith(f": write {suggested}")
+
+
+@pytest.mark.parametrize("path", ["node.fabrics", "client.fabrics"])
+def test_rdma_is_not_offered_and_explained_to_who_asks_for_it(path: str) -> None:
+    kind = KEYS[path].kind
+    assert "rdma" not in kind.allowed
+    with pytest.raises(ValueError, match="rdma is not part of this version") as refusal:
+        kind.parse_text("rdma,tcp")
+    assert "shm" in str(refusal.value)
+    assert "tcp" in str(refusal.value)
+
+
+def test_a_switch_is_true_or_false_and_nothing_else() -> None:
+    assert (Switch().parse(True), Switch().parse_text(" FALSE "), Switch().parse_text("true")) == (True, False, True)
+    for raw in (1, "true", None):
+        with pytest.raises(ValueError, match="expected true or false"):
+            Switch().parse(raw)
+    with pytest.raises(ValueError, match="expected true or false"):
+        Switch().parse_text("yes")

@@ -157,7 +157,7 @@ def test_a_bad_value_names_key_source_and_what_is_allowed(tmp_path: Path) -> Non
         "[client]\nname = 3",
         '[pool]\nmaster = "tcp://a:1"',
         "[pool]\nmaster = []",
-        '[pool]\nmaster = ["a:1"]',
+        '[pool]\nmaster = ["a 1"]',
         "[pool]\nmaster = [7]",
         '[client]\nfabrics = ["carrier pigeon"]',
         "[client]\ntimeout_s = 0",

@@ -34,7 +34,7 @@ def test_what_means_something_here_is_taken_and_the_rest_is_named(tmp_path: Path
     assert config.node.segment_size == 80 * 1024**3
     assert config.node.advertise == "10.0.0.2"
     assert config.client.namespace == "team-a"
-    assert config.node.fabrics == config.client.fabrics == ("inproc", "shm", "tcp")
+    assert (config.node.fabrics, config.client.fabrics) == (("shm", "tcp"), ("inproc", "shm", "tcp"))
     assert config.sources["pool.master"] == f"{tmp_path / 'mooncake.json'} (MOONCAKE_CONFIG_PATH)"
     assert [warning.split(": ", 1)[1].split("'")[1] for warning in config.warnings] == [
         "metadata_server",
@@ -42,11 +42,18 @@ def test_what_means_something_here_is_taken_and_the_rest_is_named(tmp_path: Path
     ]
 
 
-def test_rdma_stays_rdma_and_several_masters_stay_several(tmp_path: Path) -> None:
-    config = loaded(tmp_path, {"protocol": "rdma", "master_server_address": "a:1; [::1]:2"})
-    assert "rdma" in config.node.fabrics
+def test_several_masters_stay_several(tmp_path: Path) -> None:
+    config = loaded(tmp_path, {"master_server_address": "a:1; [::1]:2"})
     assert config.pool.master == ("tcp://a:1", "tcp://[::1]:2")
     assert config.warnings == ()
+
+
+def test_a_file_that_asks_for_rdma_works_over_what_there_is_and_says_so(tmp_path: Path) -> None:
+    config = loaded(tmp_path, {"protocol": "rdma"})
+    assert config.node.fabrics == ("shm", "tcp")
+    assert config.client.fabrics == ("inproc", "shm", "tcp")
+    assert len(config.warnings) == 1
+    assert "'rdma', which is not part of this version: blocks move over shm and tcp" in config.warnings[0]
 
 
 def test_everything_of_ours_wins_over_it(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ WRITES = [
 NODE_WORDS = [
     commands.Mount(Generation(1), 640, ()),
     commands.Unmount(SegmentId(1)),
-    commands.Fenced(SessionId(1), SegmentId(1)),
+    commands.Fenced(SessionId(1), SegmentId(1), 1),
     commands.Hashed(SegmentId(1), (), ()),
 ]
 
@@ -131,7 +131,7 @@ def test_p12_a_node_speaks_for_its_own_segments_only(world: World) -> None:
     segment = next(iter(world.core._context.state.segments.by_id))
     for command in (
         commands.Unmount(segment),
-        commands.Fenced(SessionId(1), segment),
+        commands.Fenced(SessionId(1), segment, 1),
         commands.Hashed(segment, (), ()),
     ):
         with pytest.raises(NotOwner):

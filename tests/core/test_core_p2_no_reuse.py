@@ -122,15 +122,39 @@ def test_p2_what_one_session_leases_is_capped_in_number_and_bytes(new_world: Any
     client.lease(b"b")
 
 
-def test_p2_leases_end_with_their_session(world: World) -> None:
+def test_a_session_may_read_the_same_objects_as_often_as_it_likes_unless_its_leases_are_bounded(world: World) -> None:
+    world.node("n", 128)
+    client = world.client()
+    client.put(b"a", b"b")
+    for _ in range(3):
+        client.lease(b"a", b"b")
+    assert is_full(client)
+
+
+@pytest.mark.parametrize("lost", ["expired", "superseded"])
+def test_p2_a_reader_that_cannot_hear_us_keeps_its_leases_for_their_time(world: World, lost: str) -> None:
+    node = world.node("n", 64)
+    client, reader = world.client(), world.client("reader")
+    client.put(b"a")
+    reader.lease(b"a", lease_ms=20_000)
+    if lost == "expired":
+        reader.disconnect()
+    else:
+        world.client("reader")
+    world.idle(19_999, client, node)
+    assert not reader.is_alive()
+    assert is_full(client)
+    world.idle(1, client, node)
+    assert not is_full(client)
+
+
+def test_p2_leases_end_with_the_goodbye_of_their_session(world: World) -> None:
     world.node("n", 64)
     client, reader = world.client(), world.client("reader")
     client.put(b"a")
     reader.lease(b"a", lease_ms=60_000)
-    reader.disconnect()
-    world.idle(2_000, client)
-    assert is_full(client)
-    world.idle(2_000, client)
+    reader.send(commands.Goodbye())
+    world.settle()
     assert not is_full(client)
 
 
@@ -147,7 +171,7 @@ def test_p2_an_uncertain_extent_is_quarantined_until_its_owner_fenced_the_writer
     assert (fence.session, fence.name, fence.incarnation, fence.ban) == (client.id, "client", client.incarnation, False)
     world.idle(300_000, client, node)
     assert is_full(client)
-    node.fine(commands.Fenced(fence.session, fence.segment))
+    node.fine(commands.Fenced(fence.session, fence.segment, fence.number))
     assert [fact.evidence for fact in world.facts_of(QuarantineEnded)] == ["fenced"]
     assert not is_full(client)
 
@@ -186,7 +210,7 @@ def test_p2_a_late_put_end_that_is_uncertain_leaves_it_to_the_fence(world: World
         client.put_end(grant.put_id, landed=0, uncertain=1)
     assert is_full(client)
     (fence,) = node.told(Fence)
-    node.fine(commands.Fenced(fence.session, fence.segment))
+    node.fine(commands.Fenced(fence.session, fence.segment, fence.number))
     assert not is_full(client)
 
 
@@ -200,7 +224,7 @@ def test_p2_the_puts_of_a_dead_writer_wait_for_a_fence_that_bans_it(world: World
     assert fence.ban and fence.name == "writer"
     world.idle(600_000, client, node, every_ms=9_000)
     assert is_full(client)
-    node.fine(commands.Fenced(fence.session, fence.segment))
+    node.fine(commands.Fenced(fence.session, fence.segment, fence.number))
     assert not is_full(client)
 
 
@@ -213,10 +237,10 @@ def test_p2_a_fence_covers_only_what_was_quarantined_when_it_was_sent(world: Wor
     # The node fences now; afterwards the writer connects anew, fails again, and its second put is quarantined too.
     client.put_revoke(second.put_id, uncertain=1)
     assert node.told(Fence) == []
-    node.fine(commands.Fenced(fence.session, fence.segment))
+    node.fine(commands.Fenced(fence.session, fence.segment, fence.number))
     assert [fact.put_id for fact in world.facts_of(QuarantineEnded)] == [first.put_id]
     (again,) = node.told(Fence)
-    node.fine(commands.Fenced(again.session, again.segment))
+    node.fine(commands.Fenced(again.session, again.segment, again.number))
     assert world.quarantined_bytes() == 0
 
 
@@ -233,10 +257,45 @@ def test_p2_a_fence_stands_until_it_is_answered_and_is_sent_again_on_reconnect(w
     for _ in range(2):
         world.hello("n", "node", node.incarnation)
         (fence,) = node.told(Fence)
-    node.fine(commands.Fenced(fence.session, fence.segment))
+    node.fine(commands.Fenced(fence.session, fence.segment, fence.number))
     assert not client_put.quarantined
     world.hello("n", "node", node.incarnation)
     assert node.told(Fence) == []
+
+
+def test_p2_a_fence_that_was_lost_with_its_connection_is_settled_by_the_answer_to_the_next(world: World) -> None:
+    node = world.node("n", 256)
+    client = world.client()
+    first, second, third = client.put_start(b"a", b"b", b"c")
+    client.put_revoke(first.put_id, uncertain=1)
+    assert node.told(Fence)
+    # The connection breaks and the fence with it; what is quarantined meanwhile goes into the next.
+    node.disconnect()
+    client.put_revoke(second.put_id, uncertain=1)
+    world.hello("n", "node", node.incarnation)
+    (fence,) = node.told(Fence)
+    node.fine(commands.Fenced(fence.session, fence.segment, fence.number))
+    assert world.quarantined_bytes() == 0
+    client.put_revoke(third.put_id, uncertain=1)
+    (fence,) = node.told(Fence)
+    node.fine(commands.Fenced(fence.session, fence.segment, fence.number))
+    assert world.quarantined_bytes() == 0
+
+
+def test_p2_a_late_answer_to_an_earlier_fence_covers_no_more_than_that(world: World) -> None:
+    node = world.node("n", 128)
+    client = world.client()
+    first, second = client.put_start(b"a", b"b")
+    client.put_revoke(first.put_id, uncertain=1)
+    (early,) = node.told(Fence)
+    node.disconnect()
+    client.put_revoke(second.put_id, uncertain=1)
+    world.hello("n", "node", node.incarnation)
+    (late,) = node.told(Fence)
+    node.fine(commands.Fenced(early.session, early.segment, early.number))
+    assert [fact.put_id for fact in world.facts_of(QuarantineEnded)] == [first.put_id]
+    node.fine(commands.Fenced(late.session, late.segment, late.number))
+    assert world.quarantined_bytes() == 0
 
 
 def test_p2_the_word_of_a_node_counts_for_its_own_segments_only(world: World) -> None:
@@ -245,7 +304,7 @@ def test_p2_the_word_of_a_node_counts_for_its_own_segments_only(world: World) ->
     client.put_revoke(client.grant(b"a").put_id, uncertain=1)
     (fence,) = node.told(Fence)
     with pytest.raises(NotOwner):
-        other.fine(commands.Fenced(fence.session, fence.segment))
+        other.fine(commands.Fenced(fence.session, fence.segment, fence.number))
     assert world.quarantined_bytes() == 64
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pykvpool.core.eviction.evictor import ELSEWHERE
 from pykvpool.errors import PoolFull
 from pykvpool.model import commands
 from pykvpool.model.facts import ObjectRemoved
@@ -305,6 +306,7 @@ def test_p6_blocks_of_a_suspect_node_are_spared_and_come_up_again_with_it(world:
     node.disconnect()
     client.put(b"e", b"f")
     assert evicted(world) == [b"c", b"d"], "older blocks on the suspect node would make no room"
+    assert world.core._context.state.evictor.where.count(ELSEWHERE) == 2, "and are looked at once, not at every put"
     lease = client.lease(b"e", b"f")
     pending = client.pending(b"g")
     world.hello("n1", "node", node.incarnation)

@@ -195,6 +195,19 @@ async def test_a_fabric_that_failed_comes_last_for_a_while_and_then_first_again(
     assert len(first.calls) == 3
 
 
+async def test_a_segment_is_doubted_while_every_fabric_that_reaches_it_has_failed_there() -> None:
+    first, second = FakeFabric("a", 1, lambda _: BROKEN), FakeFabric("b", 2)
+    router, clock = make(first, second)
+    await router.read([read(segment_of("a", "b"))], TIMEOUT_S)
+    assert not router.doubts(segment_of("a", "b"))
+    second.answer = first.answer
+    await router.read([read(segment_of("a", "b"))], TIMEOUT_S)
+    assert router.doubts(segment_of("a", "b"))
+    assert not router.doubts(segment_of("a", "b", generation=2))
+    clock.ms += FAILURE_MEMORY_MS
+    assert not router.doubts(segment_of("a", "b"))
+
+
 async def test_a_segment_that_is_gone_says_nothing_about_the_fabric() -> None:
     first = FakeFabric("a", 1, lambda _: Outcome(error=SegmentGone("gone"), scheme="a"))
     router, _ = make(first, FakeFabric("b", 2))

@@ -17,6 +17,7 @@ import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pykvpool.fabric.shm_client
 from pykvpool.errors import ConfigError, NotSupported, PoolError, Refused, Unavailable
 from pykvpool.fabric.addresses import ShmAddress, host_id
 from pykvpool.fabric.base import Peer
@@ -206,6 +207,22 @@ async def test_a_closed_client_counts_as_gone_at_once(bench: Bench) -> None:
     assert errors_of(await client.write([bench.write(0, b"abc")], TIMEOUT_S)) == [None]
     await client.close()
     await bench.server.fence("leaving", 4, bench.segment.generation, ban=True)
+
+
+async def test_an_owner_that_never_answers_costs_a_bounded_time(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pykvpool.fabric.shm_client, "ANSWER_S", 0.05)
+    path = tmp_path / "silent.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        segment = replace_endpoint(bench.segment, ShmAddress(host_id(), str(path)).endpoint)
+        client = bench.client()
+        (outcome,) = await client.read([bench.read(0, bytearray(1), segment=segment)], TIMEOUT_S)
+        assert isinstance(outcome.error, Unavailable)
+        with pytest.raises(Unavailable):
+            await client.map_view(segment, 0, 1)
 
 
 async def test_another_host_is_never_tried(bench: Bench) -> None:

@@ -13,6 +13,7 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import pykvpool.fabric.tcp_client
 import pykvpool.fabric.tcp_pool
 import pykvpool.fabric.tcp_server
 from pykvpool.errors import ConfigError, PoolError, ProtocolError, Refused, Unavailable
@@ -129,6 +130,20 @@ async def test_an_owner_that_never_answers_costs_a_bounded_time(bench: Bench, mo
         (outcome,) = await bench.client().read([bench.read(0, bytearray(1), segment=segment)], TIMEOUT_S)
     assert isinstance(outcome.error, Unavailable)
     assert segment.endpoints[0] in outcome.error.message
+
+
+async def test_an_owner_that_hangs_in_the_middle_costs_a_bounded_time_and_its_write_is_not_settled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pykvpool.fabric.tcp_client, "STALL_S", 0.05)
+    client, segment, hold = await bench.held_client(Peer("writer", 1))
+    (outcome,) = await client.write([bench.write(0, bytearray(BIG_BYTES), segment=segment)], TIMEOUT_S)
+    assert isinstance(outcome.error, Unavailable)
+    assert "hangs" in outcome.error.message
+    assert not outcome.settled
+    (outcome,) = await client.read([bench.read(0, bytearray(BIG_BYTES), segment=segment)], TIMEOUT_S)
+    assert isinstance(outcome.error, Unavailable)
+    hold.release()
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("right", "wrong"), (None, "right"), ("right", None)])

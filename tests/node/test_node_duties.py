@@ -133,13 +133,18 @@ async def test_p5_after_a_remount_nothing_reaches_the_old_generation(pool):
     assert await other.get("k2") == VALUE
 
 
-async def test_two_nodes_of_one_name_the_later_lends_and_the_earlier_ends_with_the_reason(make_cluster):
+async def test_two_nodes_of_one_name_the_later_lends_and_the_earlier_ends_with_the_reason(make_cluster, caplog):
     async with make_cluster(fabrics=("tcp",)) as cluster:
         first = await cluster.node("twin")
         await cluster.node("twin")
         async with asyncio.timeout(10):
             reason = await first.wait_over()
-        assert "twin" in reason
+        assert reason == (
+            "session 'twin' is over: superseded by a newer session of its name: give each process a name of its own"
+        )
+        assert "node twin lost its session" in caplog.text
+        assert "its memory is destroyed, and the node ends" in caplog.text
+        assert "lent anew" not in caplog.text
         client = await cluster.client()
         assert [segment.node for segment in (await client.state()).segments] == ["twin"]
 

@@ -29,6 +29,10 @@ def test_every_key_and_metric_is_on_its_page(tmp_path: Path) -> None:
     write(tmp_path)
     configuration = (tmp_path / "configuration.md").read_text()
     metrics = (tmp_path / "metrics.md").read_text()
-    assert all(f"`{key.variable}`" in configuration and key.meaning in configuration for key in KEYS.values())
+    for key in KEYS.values():
+        section = configuration.split(f"## [{key.section}]\n")[1].split("\n## ")[0]
+        [row] = [line for line in section.splitlines() if line.startswith(f"| `{key.name}` |")]
+        assert key.meaning in row
+        assert (f"| `{key.flag}` |" in row) == bool(key.flag)
     assert all(f"`{each.name}`" in metrics for each in METRICS)
     assert all(f"`pykvpool_master_{name}` | {meaning}" in metrics for name, meaning in MEANINGS.items())

@@ -11,10 +11,9 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pykvpool.core.master import MasterCore
-
 from pykvpool.client import Client
 from pykvpool.core.config import CoreConfig
+from pykvpool.core.master import MasterCore
 from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.master import MasterServer
 from pykvpool.node import Node, NodeSettings

@@ -400,6 +400,33 @@ async def test_a_session_superseded_while_its_connection_was_cut_does_not_take_t
     assert new.lost is None
 
 
+async def test_a_lost_session_is_said_to_be_over_once_in_one_sentence(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = asyncio.get_running_loop().create_future()
+    old = await stage.session("twin", on_session_lost=lost.set_result)
+    await stage.session("twin")
+    await lost
+    with pytest.raises(SessionExpired) as caught:
+        await old.call(exists())
+    assert caught.value.message == "session 'twin' is over: the session superseded"
+    assert [line for line in caplog.messages if "is over" in line] == [caught.value.message]
+
+
+async def test_a_session_that_is_refused_while_it_reconnects_says_why_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "pykvpool.transport.control")
+    async with Stage("tcp://127.0.0.1:0", token="the old one") as stage:
+        await stage.session(token="the old one")
+        stage._token = "a new one"
+        await stage.restart()
+        async with asyncio.timeout(10):
+            while len(tries := [each for each in caplog.records if "cannot reconnect" in each.message]) < 3:
+                await asyncio.sleep(0.005)
+    refusals = [each for each in tries if "the token does not match" in each.message]
+    assert [each.levelname for each in refusals] == ["WARNING", *["DEBUG"] * (len(refusals) - 1)]
+    assert "refused: tcp" not in caplog.text, "the kind of the error says it already"
+
+
 async def test_after_a_restart_of_the_master_the_old_session_is_over_and_a_new_one_can_begin(stage: Stage) -> None:
     lost = asyncio.get_running_loop().create_future()
     session = await stage.session(on_session_lost=lost.set_result)

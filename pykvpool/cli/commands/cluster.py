@@ -8,7 +8,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 import msgspec
@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pykvpool.cli import pool_view, screen
-from pykvpool.cli.options import POOL_KEYS, configured, open_client
+from pykvpool.cli.options import POOL_KEYS, Number, configured, open_client
 from pykvpool.cli.running import run
 from pykvpool.config import Config
 from pykvpool.errors import PoolError
@@ -44,9 +44,7 @@ def status(config: Config, as_json: bool) -> None:
 
 
 @click.command()
-@click.option(
-    "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Seconds between looks."
-)
+@click.option("--interval", type=Number(0.1, 60), default=1.0, show_default=True, help="Seconds between looks.")
 @configured(*KEYS)
 def top(config: Config, interval: float) -> None:
     """Show the pool live, with rates. q or Ctrl-C ends it."""
@@ -55,21 +53,32 @@ def top(config: Config, interval: float) -> None:
         stop = asyncio.Event()
         async with await open_client(config, role="reader") as client:
             state, seen_s = await client.state(), time.monotonic()
-            with _keys(stop), Live(_page(state, None), screen=sys.stdout.isatty(), auto_refresh=False) as live:
+            with _keys(stop), _display() as show:
+                show(_page(state, None))
                 while not stop.is_set():
-                    live.refresh()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(stop.wait(), interval)
                     before, before_s = state, seen_s
                     try:
                         state, seen_s = await client.state(), time.monotonic()
                     except PoolError as error:
-                        live.update(_page(state, None, str(error)))
+                        show(_page(state, None, str(error)))
                         continue
-                    live.update(_page(state, pool_view.rates_between(before, state, seen_s - before_s)))
+                    show(_page(state, pool_view.rates_between(before, state, seen_s - before_s)))
 
     with contextlib.suppress(KeyboardInterrupt):
         run(watch)
+
+
+@contextlib.contextmanager
+def _display() -> Iterator[Callable[[Group], None]]:
+    """How a page is shown: over the one before, or below it where that cannot be done (a pipe, a dumb terminal)."""
+    console = screen.console()
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield console.print
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        yield lambda page: live.update(page, refresh=True)
 
 
 def _page(state: State, rates: dict[str, float] | None, trouble: str = "") -> Group:

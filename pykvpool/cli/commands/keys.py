@@ -71,9 +71,9 @@ def stat(config: Config, keys: tuple[str, ...], as_json: bool) -> None:
 
     console = screen.console()
     answers = run(ask)
-    for key, answer in zip(keys, answers, strict=True):
+    for answer in answers:
         if isinstance(answer, PoolError):
-            click.echo(f"pykvpool: {answer.kind}: {key}: {answer}", err=True)
+            click.echo(f"pykvpool: {answer.kind}: {answer}", err=True)
         elif as_json:
             click.echo(msgspec.json.encode(_as_json(*answer)))
         else:
@@ -92,7 +92,7 @@ def _places(client: Client, found: ObjectStat) -> list[str]:
 
 def _as_json(key: str, found: ObjectStat, places: list[str]) -> dict[str, object]:
     return {
-        "key": key,
+        "key": say.shown_key(key),
         "size_bytes": found.size_bytes,
         "checksum": None if found.checksum is None else f"{found.checksum:016x}",
         "pin": found.pin.name.lower(),
@@ -106,8 +106,9 @@ def _as_json(key: str, found: ObjectStat, places: list[str]) -> dict[str, object
 
 
 def _table(key: str, found: ObjectStat, places: list[str]) -> Table:
-    table = Table(title=key, title_justify="left", show_header=False)
-    table.add_row("size", f"{say.size(found.size_bytes)} ({say.count(found.size_bytes)} bytes)")
+    table = Table(title=say.shown_key(key), title_justify="left", show_header=False)
+    exact = f" ({say.counted(found.size_bytes, 'byte')})" if found.size_bytes >= 1024 else ""
+    table.add_row("size", say.size(found.size_bytes) + exact)
     table.add_row("checksum", "not known yet" if found.checksum is None else f"xxh3-64 {found.checksum:016x}")
     table.add_row("pin", found.pin.name.lower())
     table.add_row("leases", str(found.leases))
@@ -137,6 +138,8 @@ def rm(
     """
     if sum((bool(keys), pattern is not None, everything)) != 1:
         raise click.UsageError("name KEYs, or give --pattern or --all: one of the three")
+    if pattern == "":  # an unset variable of a script, most likely
+        raise click.UsageError("the pattern is empty and matches no key: --all removes every object")
     if all_namespaces and keys:
         raise click.UsageError("--all-namespaces goes with --pattern or --all")
     if keys:
@@ -150,7 +153,7 @@ def rm(
         async with await open_client(config) as client:
             removed = await client.remove_all(pattern or "*", namespace="" if all_namespaces else None, force=force)
         kept = f", {say.count(removed.kept)} kept (leased or hard pinned: --force)" if removed.kept else ""
-        click.echo(f"removed {say.count(removed.count)}{kept}", err=True)
+        click.echo(f"removed {say.counted(removed.count, 'object')}{kept}", err=True)
 
     run(remove)
 
@@ -163,9 +166,12 @@ def _remove_keys(config: Config, keys: tuple[str, ...], force: bool) -> None:
             return await client.remove_batch(names, force=force)
 
     errors = run(remove)
-    for key, error in zip(keys, errors, strict=True):
+    for error in errors:
         if error is not None:
-            click.echo(f"pykvpool: {error.kind}: {key}: {error}", err=True)
+            click.echo(f"pykvpool: {error.kind}: {error}", err=True)
+    removed = sum(error is None for error in errors)
+    if removed:
+        click.echo(f"removed {say.counted(removed, 'object')}", err=True)
     _fail_with(errors)
 
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 from pykvpool.cli import files
 from pykvpool.cli import format as say
@@ -42,6 +43,7 @@ def put(config: Config, key: str, file: str, pin: str, node: str) -> None:
     names of their bytes.
     """
     result = run(lambda: _put(config, key, file, Pin[pin.upper()], node))
+    key = say.shown_key(key)
     if result.existed:
         click.echo(f"{key}: {say.size(result.size_bytes)}, was there already", err=True)
         return
@@ -72,7 +74,8 @@ def get(config: Config, key: str, output: str) -> None:
     result = run(lambda: _get(config, key, output))
     vouch = "its checksum" if result.vouch is Vouch.CHECKSUM else "its lease alone"
     click.echo(
-        f"{key}: {say.size(result.size_bytes)} over {result.scheme} from {result.node}, vouched for by {vouch}",
+        f"{say.shown_key(key)}: {say.size(result.size_bytes)} over {result.scheme} from {result.node}, "
+        f"vouched for by {vouch}",
         err=True,
     )
 
@@ -88,7 +91,9 @@ async def _get(config: Config, key: str, output: str) -> GetResult:
             result = await client.get_into(name, data)
         view = memoryview(data)[: result.size_bytes]
         if output == "-" and sys.stdout.isatty() and not _printable(view):
-            raise InvalidArgument(f"{key} holds binary data: name a file with -o, or send it on with a pipe")
+            raise InvalidArgument(
+                f"{say.shown_key(key)} holds binary data: name a file with -o, or send it on with a pipe"
+            )
         with _progress("writing", len(view)) as moved:
             await files.write(output, view, moved)
     return result
@@ -103,12 +108,19 @@ def _printable(data: memoryview) -> bool:
     return all(character.isprintable() or character in "\n\r\t" for character in text)
 
 
+class _Speed(ProgressColumn):
+    """How fast it goes, in the units of everything else here."""
+
+    def render(self, task: Task) -> Text:
+        return Text(say.rate(task.speed) if task.speed else "")
+
+
 @contextmanager
 def _progress(verb: str, size_bytes: int | None, known: bool = True) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal's stderr for what takes a while. `known`: the steps on the way are reported."""
     console = Console(stderr=True)
     shown = console.is_terminal and (size_bytes is None or size_bytes >= SHOWN_BYTES)
-    columns = (TextColumn(f"{verb:<10}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    columns = (TextColumn(f"{verb:<10}"), BarColumn(), DownloadColumn(binary_units=True), _Speed())
     with Progress(*columns, console=console, disable=not shown, transient=True) as progress:
         task = progress.add_task(verb, total=size_bytes if known else None)
         yield lambda moved: progress.update(task, completed=moved)

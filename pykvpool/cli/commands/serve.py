@@ -19,7 +19,7 @@ from pykvpool.cli import format as say
 from pykvpool.cli.options import POOL_KEYS, configured, section
 from pykvpool.cli.running import run
 from pykvpool.cli.servers import describe_pool, running_master, running_node
-from pykvpool.cli.supervised import Announcement, announce, end_of, standard_input
+from pykvpool.cli.supervised import Announcement, announce, check_standard_input, end_of, standard_input
 from pykvpool.config import Config
 from pykvpool.errors import SessionExpired
 
@@ -37,6 +37,8 @@ supervised_option = click.option(
 def master(config: Config, supervised: bool) -> None:
     """Run the master. It keeps no blocks, only where they are; start nodes to lend memory to the pool."""
     _log(config)
+    if supervised:
+        check_standard_input()
 
     async def serve() -> None:
         async with running_master(config) as serving:
@@ -52,19 +54,25 @@ def master(config: Config, supervised: bool) -> None:
 @supervised_option
 @configured(*POOL_KEYS, *section("node"), "log.level")
 def node(config: Config, supervised: bool) -> None:
-    """Run a node: lend memory of this machine to the pool until it is stopped."""
+    """Run a node: lend memory of this machine to the pool until it is stopped.
+
+    Each node has a name of its own. One that was killed is followed by the next of its name; from one that is connected
+    the name is taken only with --replace.
+    """
     _log(config)
+    if supervised:
+        check_standard_input()
 
     async def serve() -> None:
         async with running_node(config) as serving:
             name = serving.node.name
-            lends = f"lends {say.size(config.node.segment_size)} to {', '.join(config.pool.master)}"
-            _started(f"node {name!r} {lends}; on {serving.everywhere}")
+            lends = f"lends {say.size(config.node.segment_size)} to {' or '.join(config.pool.master)}"
+            _started(f"node {name!r} {lends}, over {serving.everywhere}")
             if supervised:
                 announce(Announcement("node", serving.addresses, serving.http))
             over = await _until_over(supervised, serving.node.wait_over())
             if over:
-                raise SessionExpired(f"node {name!r} on {socket.gethostname()} ended: {over}")
+                raise SessionExpired(f"the node on {socket.gethostname()} ended: {over}")
 
     _serve(serve)
 

@@ -1,0 +1,96 @@
+"""Where a node's UNIX socket for shared memory lies, and what killed nodes left there.
+
+The name of the file holds the node's name and process, so that two processes never meet at one file. A node that is
+killed cannot remove its own; the next node of that name does, and touches nothing of anybody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import tempfile
+from pathlib import Path
+
+from pykvpool.errors import ConfigError
+
+log = logging.getLogger("pykvpool.node")
+
+#: Longest part of a node's name in the file's: a path of a UNIX socket has 107 bytes at most.
+MAX_NAME_CHARS = 40
+
+
+def shm_path(node: str, directory: str) -> str:
+    """The socket of a node in this process, in `directory` or the user's own one. Raises `ConfigError`."""
+    place = Path(directory).absolute() if directory else default_shm_dir()
+    return str(place / f"{_safe(node)}-{os.getpid()}.sock")
+
+
+def default_shm_dir() -> Path:
+    """The user's own runtime directory, or one in the temporary directory that only this user can enter.
+
+    Raises `ConfigError` where somebody else already took that name.
+    """
+    runtime_dir = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime_dir and Path(runtime_dir).is_dir():
+        base = Path(runtime_dir) / "pykvpool"
+    else:
+        base = Path(tempfile.gettempdir()) / f"pykvpool-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    status = base.lstat()
+    if not base.is_dir() or base.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ConfigError(f"{base} is not a directory of this user alone: remove it, or name another with --shm-dir")
+    return base
+
+
+def sweep(path: str) -> None:
+    """Remove the sockets beside `path` that dead processes of the same node left.
+
+    Dead means that nobody listens there *and* no process has its number: a node that starts has a file a moment before
+    it listens.
+    """
+    own = Path(path)
+    prefix = own.name.rpartition("-")[0]
+    try:
+        beside = sorted(own.parent.iterdir())
+    except OSError:
+        return  # not made yet, or not ours to read: whoever listens there will say so
+    for found in beside:
+        match = re.fullmatch(re.escape(prefix) + r"-(\d{1,9})\.sock", found.name, re.ASCII)
+        if match is None or found == own or _runs(int(match[1])) or not _nobody_listens(found):
+            continue
+        log.info("removing %s: its process is gone", found)
+        with contextlib.suppress(OSError):  # gone already, or not ours to remove
+            found.unlink()
+
+
+def _safe(node: str) -> str:
+    safe = "".join(character if character.isalnum() or character in "-_." else "_" for character in node)
+    return safe[:MAX_NAME_CHARS]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _nobody_listens(path: Path) -> bool:
+    if not path.is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
