@@ -28,11 +28,17 @@ class Placer:
         self._context = context
         #: Whose placing is under way; `waiting` sets the ticket that a key gets for it.
         self.ticket: Ticket | None = None
+        #: Moment of the step in which that began, or went on last.
+        self._worked_at = -1
         self._steps: Generator[None, None, OpenPut | None] | None = None
         self._pace: Pace | None = None
 
     def is_busy(self) -> bool:
         return self.ticket is not None
+
+    def has_worked(self) -> bool:
+        """Has what is under way had its slice in this step?"""
+        return self.is_busy() and self._worked_at == self._context.state.moment
 
     def begin(self, wish: Wish, work: Slice) -> OpenPut | None:
         """For a key that comes now, while nobody is being placed. None and what it raises: as `go_on`.
@@ -68,6 +74,7 @@ class Placer:
     def _advance(self, steps: Generator[None, None, OpenPut | None], work: Slice) -> OpenPut | None:
         if self._pace is not None:
             self._pace.work = work
+        self._worked_at = self._context.state.moment
         try:
             next(steps)
         except StopIteration as end:

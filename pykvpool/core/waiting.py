@@ -126,7 +126,9 @@ class Waiting:
 
     def pump(self) -> None:
         """Grant what can be granted, strictly in order, within one slice."""
-        self.pump_pending = False
+        self.pump_pending = self._placer.has_worked()
+        if self.pump_pending:
+            return
         work = self._context.new_slice()
         while (ticket := self._next_in_line()) is not None:
             decided = self._decide_first(ticket, work)

@@ -56,6 +56,7 @@ class Supposed:
         self._overlays: dict[int, FreedOverlay] = {}
         #: Nodes whose run exists only if rows go -> the segment that has it.
         self._gained: dict[str, int] = {}
+        self._rows = set[int]()
         #: Supposed extents by segment: (offset, row).
         self._extents: dict[int, list[tuple[int, int]]] = {}
 
@@ -64,6 +65,10 @@ class Supposed:
         return len(self._had) + len(self._gained)
 
     def suppose_free(self, row: int) -> None:
+        if row in self._rows:
+            # It was given back and taken once more: that spoils the search, which will suppose everything anew.
+            return
+        self._rows.add(row)
         catalog, table = self._catalog, self._catalog.replicas
         for replica in table.of_object(catalog.replica[row]):
             number = table.segment[replica]
