@@ -179,6 +179,10 @@ class Placement:
             chosen.setdefault(segment.node, segment)
         return list(chosen.values())
 
+    def has_news(self) -> bool:
+        """Has room appeared since the last search that found none began?"""
+        return self._failure is not None and self._failure.room_version != self._context.state.evictor.room_version
+
     def _is_hopeless(self, wish: Wish) -> bool:
         failure = self._failure
         return (

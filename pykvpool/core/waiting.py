@@ -138,6 +138,8 @@ class Waiting:
             if not decided and ticket.deadline <= self._context.now:
                 self._time_out(ticket)
             elif not decided:
+                # What happened during a long search may have been what it lacked.
+                self.pump_pending = self._context.placement.has_news()
                 return
             if work.spend(GRANT_UNITS):
                 self.pump_pending = True

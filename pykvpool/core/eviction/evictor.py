@@ -145,7 +145,10 @@ class Evictor:
             self._disturb(parent)
             self._taken_children[parent] = self._taken_children.get(parent, 0) + 1
             if self._catalog.state[parent] == RESIDENT:
+                version = self.room_version
                 self.recheck(parent)
+                # Nothing became evictable that was not: its children have not gone yet.
+                self.room_version = version
         return row
 
     def taken(self) -> list[int]:
