@@ -9,6 +9,9 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 PIP := PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip --quiet --quiet --disable-pip-version-check --no-input
+#: Where Mooncake's wheel lives, with what the programs use beside it (add torch for the tensors' part).
+MOONCAKE_VENV := .venv-mooncake
+MOONCAKE_PACKAGES := mooncake-transfer-engine-non-cuda numpy
 #: Extra arguments, for example: make test ARGS="tests/config -k token", make demo ARGS="--seed 7"
 ARGS :=
 
@@ -18,16 +21,20 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test lint types layers check bench reference clean
+.PHONY: help demo test test-mooncake lint types layers check bench reference clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 demo: $(VENV)/.ready ## a master, nodes and engines on this machine, with and without the pool
 	@$(PYTHON) -m pykvpool demo $(ARGS)
 
 test: $(VENV)/.ready ## all tests
 	@$(PYTHON) -m pytest $(ARGS)
+
+test-mooncake: ## the same programs on Mooncake's wheel and on the pool; writes docs/mooncake.md's table
+	@$(MAKE) VENV=$(MOONCAKE_VENV) $(MOONCAKE_VENV)/.ready-mooncake
+	@$(MOONCAKE_VENV)/bin/python -m tests.mooncake.compare
 
 lint: $(VENV)/.ready-lint ## ruff: rules and format
 	@$(PYTHON) -m ruff check .
@@ -48,7 +55,7 @@ reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool.observe.reference docs
 
 clean: ## remove .venv and everything that can be made again
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(MOONCAKE_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough, works, and can make a venv; else the first that only lacks ensurepip, which
@@ -91,3 +98,8 @@ $(VENV)/.ready-lint: $(VENV)/.ready
 	@echo "Adding the linters to $(VENV)"
 	@$(PIP) install --group lint
 	@touch $@
+
+# A wheel that cannot be had (no network, another architecture) is no error: compare then says so and does nothing.
+$(MOONCAKE_VENV)/.ready-mooncake: $(VENV)/.ready
+	@echo "Adding $(MOONCAKE_PACKAGES) to $(VENV)"
+	@$(PIP) install $(MOONCAKE_PACKAGES) && touch $@ || echo "$(MOONCAKE_PACKAGES) cannot be installed here"

@@ -36,4 +36,7 @@ async def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:7000"))
+    try:
+        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:7000"))
+    except PoolError as error:
+        sys.exit(f"{error.kind}: {error}")

@@ -14,6 +14,7 @@ import sys
 
 import pykvpool
 from pykvpool.client import PutItem, SyncClient
+from pykvpool.errors import PoolError
 from pykvpool.hashing import BlockHasher
 from pykvpool.model.keys import Scope
 
@@ -58,4 +59,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PoolError as error:
+        sys.exit(f"{error.kind}: {error}")

@@ -38,4 +38,9 @@ def main(host, port):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/raw_wire.py HOST PORT")
+    try:
+        main(*sys.argv[1:])
+    except OSError as error:
+        sys.exit(f"no master at {sys.argv[1]} port {sys.argv[2]}: {error}")

@@ -22,12 +22,15 @@ from pykvpool.observe.timed import TimedCore
 from pykvpool.runtime import Runtime
 from pykvpool.transport.control import ControlSession
 
+#: Name of the session in which a master asks itself for its state; it is among the readers of that state.
+FACE_NAME = "http face"
+
 
 class NodeSource(SessionSource):
     """A node seen from outside: healthy while its memory is lent."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__("node", Metrics("node", __version__), lambda: node.session)
+        super().__init__("node", Metrics("node", __version__), lambda: node.session, node.name)
         self._node = node
 
     def health(self) -> Health:
@@ -51,7 +54,7 @@ class MasterFace:
     async def serve(self, server: MasterServer, listen: str, pool: PoolConfig, runtime: Runtime) -> AsyncIterator[str]:
         """Show a running master; gives the URL. Raises `ConfigError` (port taken, bad host)."""
         session = await ControlSession.connect(
-            server.addresses, name="http face", role="reader", runtime=runtime, token=pool.token or None
+            server.addresses, name=FACE_NAME, role="reader", runtime=runtime, token=pool.token or None
         )
         try:
             async with _served(SessionSource("master", self._metrics, lambda: session), listen) as url:

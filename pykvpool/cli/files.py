@@ -16,6 +16,7 @@ import aiofiles
 import aiofiles.os
 
 from pykvpool.cli import format as say
+from pykvpool.cli.left_behind import LeftBehind
 from pykvpool.errors import InvalidArgument, LimitExceeded
 
 #: Largest file that `put` takes. KV blocks have kilobytes to megabytes; beyond this a mistaken path is likelier, and
@@ -51,7 +52,7 @@ async def read(path: str, moved: Moved) -> bytearray:
     data = bytearray()
     source: str | int = sys.stdin.fileno() if path == "-" else path
     with _named(name):
-        async with aiofiles.open(source, "rb", buffering=0, closefd=path != "-") as file:
+        async with aiofiles.open(source, "rb", buffering=0, closefd=path != "-", executor=LeftBehind()) as file:
             while chunk := await file.read(CHUNK_BYTES):
                 data += chunk
                 _check_size(name, len(data), known=False)
@@ -105,7 +106,7 @@ def _is_device(path: str) -> bool:
 
 
 async def _write_to(target: str | int, data: memoryview, moved: Moved) -> None:
-    async with aiofiles.open(target, "wb", buffering=0, closefd=isinstance(target, str)) as file:
+    async with aiofiles.open(target, "wb", buffering=0, closefd=isinstance(target, str), executor=LeftBehind()) as file:
         written = 0
         while written < len(data):
             written += await file.write(data[written : written + CHUNK_BYTES])

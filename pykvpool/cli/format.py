@@ -1,4 +1,4 @@
-"""Numbers as people read them. Sizes are binary (KiB, MiB, ...), rates decimal (GB/s), as the field writes them."""
+"""Numbers as people read them. Sizes and rates are binary (KiB, MiB/s, ...), so that one divides by the other."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 def size(size_bytes: float) -> str:
     """``1.5 MiB``, ``12 bytes``."""
+    if size_bytes == 1:
+        return "1 byte"
     unit = 0
     value = float(size_bytes)
     while abs(value) >= 1024 and unit < len(_UNITS) - 1:
@@ -25,10 +27,10 @@ def size(size_bytes: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """``1.23 GB/s``."""
-    if bytes_per_s >= 1e9:
-        return f"{bytes_per_s / 1e9:.2f} GB/s"
-    return f"{bytes_per_s / 1e6:.1f} MB/s"
+    """``1.23 GiB/s``, ``456.7 MiB/s``."""
+    if bytes_per_s >= 1 << 30:
+        return f"{bytes_per_s / (1 << 30):.2f} GiB/s"
+    return f"{bytes_per_s / (1 << 20):.1f} MiB/s"
 
 
 def duration(seconds: float) -> str:
@@ -46,6 +48,11 @@ def duration(seconds: float) -> str:
 def count(number: float) -> str:
     """``12,345``."""
     return f"{number:,.0f}"
+
+
+def counted(number: float, noun: str) -> str:
+    """``1 object``, ``12,345 objects``."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
 def percent(part: float, whole: float) -> str:

@@ -7,6 +7,7 @@ size or address is refused in the same words wherever it stands.
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,6 +25,16 @@ POOL_KEYS = ("pool.master", "pool.cluster", "pool.token", "pool.token_file")
 CLIENT_KEYS = (*POOL_KEYS, "client.namespace", "client.fabrics", "client.timeout_s")
 
 Command = Callable[..., Any]
+
+
+class Number(click.FloatRange):
+    """click's range lets "nan" through, which is within no bounds and makes every comparison false."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
 def size_option(flag: str, default: str, help: str) -> Callable[[Command], Command]:

@@ -42,9 +42,9 @@ def summary(state: State) -> Text:
     capacity = sum(segment.capacity_bytes for segment in state.segments)
     used = sum(segment.used_bytes for segment in state.segments)
     return Text(
-        f"{say.count(state.objects)} objects, {say.size(state.object_bytes)}; "
-        f"{say.percent(used, capacity)} of {say.size(capacity)} used; {say.count(state.leases)} leases, "
-        f"{say.count(state.open_puts)} unfinished puts, {say.count(state.waiting)} waiting for room"
+        f"{say.counted(state.objects, 'object')}, {say.size(state.object_bytes)}; "
+        f"{say.percent(used, capacity)} of {say.size(capacity)} used; {say.counted(state.leases, 'lease')}, "
+        f"{say.counted(state.open_puts, 'unfinished put')}, {say.count(state.waiting)} waiting for room"
     )
 
 

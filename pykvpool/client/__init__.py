@@ -1,6 +1,7 @@
 """The client of the pool. Start with `client` (the face), then `writer` and `reader` (the life of a block)."""
 
 from pykvpool.client.client import Client
+from pykvpool.client.exporting import export_metrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.sync import SyncClient
 from pykvpool.client.types import (
@@ -11,6 +12,7 @@ from pykvpool.client.types import (
     PutItem,
     PutOptions,
     PutResult,
+    RangeItem,
     RemovedCount,
 )
 from pykvpool.client.views import View
@@ -25,7 +27,9 @@ __all__ = [
     "PutItem",
     "PutOptions",
     "PutResult",
+    "RangeItem",
     "RemovedCount",
     "SyncClient",
     "View",
+    "export_metrics",
 ]

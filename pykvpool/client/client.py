@@ -20,8 +20,8 @@ from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.hooks import SessionHooks
 from pykvpool.client.link import MasterLink
-from pykvpool.client.reader import GetJob, Reader
-from pykvpool.client.types import Data, GetResult, Key, PutItem, PutOptions, PutResult
+from pykvpool.client.reader import GetJob, Reader, Window
+from pykvpool.client.types import Data, GetResult, Key, PutItem, PutOptions, PutResult, RangeItem
 from pykvpool.client.verbs import Verbs
 from pykvpool.client.views import View
 from pykvpool.client.writer import PutJob, Writer
@@ -220,18 +220,33 @@ class Client(Verbs):
         """The whole objects, one result per key, in order. `get_into_batch` saves the allocation."""
         values: list[bytes] = [b""] * len(keys)
 
-        def destination(position: int) -> Callable[[int], Sequence[memoryview]]:
-            def allocate(size_bytes: int) -> Sequence[memoryview]:
-                values[position], view = fresh_bytes(size_bytes)
-                return [view]
+        def allocate(position: int, size_bytes: int) -> memoryview:
+            values[position], view = fresh_bytes(size_bytes)
+            return view
 
-            return allocate
-
-        jobs = [_get_job(key, destination(position)) for position, key in enumerate(keys)]
-        results = await self._get(jobs, scope, timeout_s)
+        results = await self.get_into_new(keys, allocate, scope=scope, timeout_s=timeout_s)
         return [
             result if isinstance(result, PoolError) else value for result, value in zip(results, values, strict=True)
         ]
+
+    async def get_into_new(
+        self,
+        keys: Sequence[Key],
+        allocate: Callable[[int, int], Data],
+        *,
+        scope: Scope | None = None,
+        timeout_s: float | None = None,
+    ) -> list[GetResult | PoolError]:
+        """Read many objects, each into what ``allocate(position in keys, size in bytes)`` gives once its size is known.
+
+        `allocate` runs on the loop, and again for the same position where a get has to be tried anew.
+        """
+
+        def destination(position: int) -> Callable[[int], Sequence[memoryview]]:
+            return lambda size_bytes: as_pieces(allocate(position, size_bytes), writable=True)
+
+        jobs = [_get_job(key, destination(position)) for position, key in enumerate(keys)]
+        return await self._get(jobs, scope, timeout_s)
 
     async def get_into(
         self, key: Key, buffer: Data, *, scope: Scope | None = None, timeout_s: float | None = None
@@ -259,6 +274,21 @@ class Client(Verbs):
             return lambda size_bytes: as_pieces(buffer, writable=True)
 
         jobs = [_get_job(key, destination(buffer)) for key, buffer in zip(keys, buffers, strict=True)]
+        return await self._get(jobs, scope, timeout_s)
+
+    async def get_ranges_into(
+        self, ranges: Sequence[RangeItem], *, scope: Scope | None = None, timeout_s: float | None = None
+    ) -> list[GetResult | PoolError]:
+        """Read parts of objects, each into its own buffer; one result per range, in order.
+
+        Only the parts are moved. A checksum is of a whole object, so the lease alone vouches for a part. A range that
+        does not lie within its object is an `InvalidArgument`, one of no bytes is fine.
+        """
+
+        def destination(buffer: Data) -> Callable[[int], Sequence[memoryview]]:
+            return lambda size_bytes: as_pieces(buffer, writable=True)
+
+        jobs = [_get_job(item.key, destination(item.buffer), Window(item.offset, item.length)) for item in ranges]
         return await self._get(jobs, scope, timeout_s)
 
     async def _get(
@@ -290,7 +320,7 @@ class Client(Verbs):
         try:
             [found] = located.objects
             if isinstance(found, ErrorInfo):
-                raise found.error()
+                raise found.error(hash_)
             places = [(self._link.segment(extent.segment), extent) for extent in found.extents]
             for segment, extent in places:
                 mapped = await self._fabrics.router.map_view(segment, extent.offset, extent.length)
@@ -348,9 +378,9 @@ def _put_job(item: PutItem) -> PutJob:
     return PutJob(hash_, size_bytes, pieces, parent)
 
 
-def _get_job(key: Key, destination: Callable[[int], Sequence[memoryview]]) -> GetJob:
+def _get_job(key: Key, destination: Callable[[int], Sequence[memoryview]], window: Window | None = None) -> GetJob:
     try:
         hash_ = key_bytes(key)
     except InvalidArgument as error:
         return GetJob(b"", repr(key)[:40], destination, result=error)
-    return GetJob(hash_, key_text(hash_), destination)
+    return GetJob(hash_, key_text(hash_), destination, window)

@@ -16,7 +16,7 @@ from pykvpool.model.commands import Release, Renew
 from pykvpool.model.ids import LeaseId
 from pykvpool.model.replies import Done
 
-#: Part of a lease that its holder believes in; the rest covers clock rates that differ (design.md section 5).
+#: Part of a lease that its holder believes in; the rest covers clock rates that differ.
 TRUST_RATIO = 0.95
 #: A lease that is kept alive is renewed after this part of its time, so that two tries fit before it lapses.
 RENEW_RATIO = 0.4
@@ -38,7 +38,7 @@ class HeldLease:
     @property
     def trusted(self) -> bool:
         """The objects are certainly still guarded now."""
-        return self.lease is not None and self._link.now_ms() < self._trusted_until_ms
+        return self.lease is not None and not self._link.leaving and self._link.now_ms() < self._trusted_until_ms
 
     @property
     def trusted_for_ms(self) -> int:

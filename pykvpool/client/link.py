@@ -46,6 +46,8 @@ class MasterLink:
         self._segments: dict[SegmentId, SegmentDescriptor] = {}
         #: Clean-up that runs on after its caller is gone. A dict: it iterates in order of creation.
         self._background: dict[asyncio.Task[None], None] = {}
+        #: The goodbye is on its way or said: it ends every lease.
+        self.leaving = False
 
     def now_ms(self) -> int:
         return self.runtime.clock.now_ms()
@@ -135,4 +137,5 @@ class MasterLink:
                 task.cancel()
         while self._background:
             await asyncio.wait(list(self._background))
+        self.leaving = True
         await self.session.close()

@@ -5,12 +5,13 @@
 
 `leave` is the one gate that bytes pass on their way to the caller: the lease must still be trusted *after* the
 transfer, and where a CPU saw the bytes their checksum must be the committed one. No read path goes round it. The lease
-is released only after the fabric has drained.
+is released only after the fabric has drained. A part of an object (`Window`) has no committed checksum of its own: the
+lease alone vouches for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pykvpool.client.fabrics import Fabrics
@@ -36,23 +37,35 @@ GROUP_BYTES = 128 << 20
 Destination = Callable[[int], Sequence[memoryview]]
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of an object: [offset, offset + length)."""
+
+    offset: int
+    length: int
+
+
 @dataclass(slots=True)
 class GetJob:
-    """One object on its way out of the pool."""
+    """One object, or a part of one, on its way out of the pool."""
 
     hash: bytes
     name: str
     destination: Destination
+    #: None: the whole object.
+    window: Window | None = None
     tries: int = 0
     result: GetResult | PoolError | None = None
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """A located object: its pieces are cut to its size, its replicas are tried in order."""
+    """A located object: its pieces are cut to what is wanted of it, its replicas are tried in order."""
 
     job: GetJob
     info: ObjectInfo
+    #: What is read of it: all, or the job's window.
+    window: Window
     #: Its copies in the order in which they are tried, with the segments as they were described with them.
     replicas: Sequence[tuple[SegmentDescriptor, Extent]]
     pieces: Sequence[memoryview]
@@ -65,6 +78,23 @@ class _Wanted:
             return None
         self.next_replica += 1
         return self.replicas[self.next_replica - 1]
+
+    def read(self, segment: SegmentDescriptor, extent: Extent) -> Read:
+        window = self.window
+        whole = window.length == self.info.size_bytes
+        return Read(segment, extent.offset + window.offset, window.length, self.pieces, want_checksum=whole)
+
+
+def _window(job: GetJob, found: ObjectInfo) -> Window:
+    """What is wanted of `found`. Raises `InvalidArgument` where it does not lie within the object."""
+    if job.window is None:
+        return Window(0, found.size_bytes)
+    offset, length = job.window.offset, job.window.length
+    if offset < 0 or length < 0 or offset + length > found.size_bytes:
+        raise InvalidArgument(
+            f"bytes {offset} to {offset + length} of an object of {found.size_bytes}", size_bytes=found.size_bytes
+        )
+    return job.window
 
 
 def leave(held: HeldLease, info: ObjectInfo, outcome: Outcome) -> Vouch:
@@ -115,9 +145,12 @@ class Reader:
             for job in todo:
                 job.tries += 1
                 job.result = None
-            located, held = await self._locate(scope, [job.hash for job in todo], deadline_ms, life)
+            # Each object once, however many parts of it are wanted: the lease counts its bytes once then.
+            distinct = list(dict.fromkeys(job.hash for job in todo))
+            located, held = await self._locate(scope, distinct, deadline_ms, life)
+            found = dict(zip(distinct, located.objects, strict=True))
             async with held:
-                await self._read(self._prepare(todo, located, router), held, router, deadline_ms)
+                await self._read(self._prepare(todo, found, router), held, router, deadline_ms)
             todo = [job for job in todo if self._worth_another_try(job, deadline_ms)]
         for job in jobs:
             self._count(job)
@@ -134,21 +167,28 @@ class Reader:
         while wanted:
             wanted = await self._read_next_replicas(wanted, held, router, deadline_ms)
 
-    def _prepare(self, jobs: Sequence[GetJob], located: Located, router: Router) -> list[_Wanted]:
+    def _prepare(
+        self, jobs: Sequence[GetJob], located: Mapping[bytes, ObjectInfo | ErrorInfo], router: Router
+    ) -> list[_Wanted]:
         wanted = []
-        for job, found in zip(jobs, located.objects, strict=True):
+        for job in jobs:
+            found = located[job.hash]
             if isinstance(found, ErrorInfo):
-                job.result = found.error()
+                job.result = found.error(job.hash)
                 continue
             try:
-                pieces = take(job.destination(found.size_bytes), found.size_bytes)
+                window = _window(job, found)
+                pieces = take(job.destination(window.length), window.length)
             except InvalidArgument as error:
                 job.result = InvalidArgument(f"{job.name}: {error.message}", **error.fields)
+                continue
+            if not window.length:  # nothing moves
+                job.result = GetResult(0, Vouch.LEASE, "", "")
                 continue
             replicas = [(self._link.segment(extent.segment), extent) for extent in found.extents]
             if len(replicas) > 1:  # the master's order, but for those that failed us a moment ago
                 replicas.sort(key=lambda replica: router.doubts(replica[0]))
-            wanted.append(_Wanted(job, found, replicas, pieces))
+            wanted.append(_Wanted(job, found, window, replicas, pieces))
         return wanted
 
     async def _read_next_replicas(
@@ -160,7 +200,7 @@ class Reader:
         group_bytes = 0
         rest: list[_Wanted] = []
         for position, want in enumerate(wanted):
-            if group_bytes + want.info.size_bytes > GROUP_BYTES and batch:
+            if group_bytes + want.window.length > GROUP_BYTES and batch:
                 rest = wanted[position:]
                 held.keep_alive()
                 break
@@ -169,9 +209,9 @@ class Reader:
                 want.job.result = self._no_replica_left(want)
                 continue
             segment, extent = replica
-            group_bytes += want.info.size_bytes
+            group_bytes += want.window.length
             reading.append(want)
-            batch.append(Read(segment, extent.offset, extent.length, want.pieces))
+            batch.append(want.read(segment, extent))
         if not batch:
             return []
         # Past the end of the lease the bytes could not be believed: no use in waiting longer for them.
@@ -199,8 +239,8 @@ class Reader:
                 self._statistics.checksum_mismatches += 1
                 error = mismatch
             else:
-                self._statistics.read(outcome.scheme, want.info.size_bytes)
-                want.job.result = GetResult(want.info.size_bytes, vouch, outcome.scheme, read.segment.node)
+                self._statistics.read(outcome.scheme, want.window.length)
+                want.job.result = GetResult(want.window.length, vouch, outcome.scheme, read.segment.node)
                 return True
         want.failures.append(f"{read.segment.node}: {error}")
         want.last_error = error

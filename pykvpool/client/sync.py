@@ -168,6 +168,8 @@ class SyncClient:
     get_batch = blocking(Client.get_batch)
     get_into = blocking(Client.get_into)
     get_into_batch = blocking(Client.get_into_batch)
+    get_into_new = blocking(Client.get_into_new)
+    get_ranges_into = blocking(Client.get_ranges_into)
     exists = blocking(Client.exists)
     touch = blocking(Client.touch)
     stat = blocking(Client.stat)

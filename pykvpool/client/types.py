@@ -1,8 +1,8 @@
-"""What callers of the client hand in and get back: plain, typed, immutable values."""
+"""What callers of the client hand in and get back: plain, typed values, and the counters that a client keeps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from pykvpool.model.objects import Pin, Vouch
@@ -25,6 +25,17 @@ class PutItem:
     data: Data
     #: Key of the block before it in its chain, None for the first.
     parent: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeItem:
+    """A part of one object, to be read into a buffer: ``[offset, offset + length)``."""
+
+    key: Key
+    offset: int
+    length: int
+    #: Writable, of at least `length` bytes.
+    buffer: Data
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +116,10 @@ class ListedKey:
 
 @dataclass(slots=True)
 class ClientStatistics:
-    """Counters of one client since it connected. Bytes are object bytes, each copy counted."""
+    """Counters of one client since it connected. Bytes are object bytes, each copy counted.
+
+    The one mutable value here: the client's parts count in it as they work. Callers get a `copy`.
+    """
 
     puts: int = 0
     puts_existing: int = 0
@@ -129,6 +143,17 @@ class ClientStatistics:
 
     def read(self, scheme: str, size_bytes: int) -> None:
         self.bytes_read[scheme] = self.bytes_read.get(scheme, 0) + size_bytes
+
+    def add(self, other: ClientStatistics) -> None:
+        """Count what `other` counted too."""
+        for each in fields(self):
+            value = getattr(other, each.name)
+            if isinstance(value, dict):
+                mine: dict[str, int] = getattr(self, each.name)
+                for scheme, size_bytes in value.items():
+                    mine[scheme] = mine.get(scheme, 0) + size_bytes
+            else:
+                setattr(self, each.name, getattr(self, each.name) + value)
 
     def copy(self) -> ClientStatistics:
         """A snapshot that later operations do not change."""

@@ -92,7 +92,10 @@ class Verbs(ClientBase):
                 scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 reply = await self._link.call(Stat(scope_id, tuple(chunk)), Stats, deadline_ms)
                 self._link.learn(reply.segments)
-                results += [entry.error() if isinstance(entry, ErrorInfo) else entry for entry in reply.objects]
+                results += [
+                    entry.error(key) if isinstance(entry, ErrorInfo) else entry
+                    for key, entry in zip(chunk, reply.objects, strict=True)
+                ]
             return results
 
         return await self._in_session(run)
@@ -190,7 +193,9 @@ class Verbs(ClientBase):
                 scope_id = await self._link.scope_id(scope or self._plain, deadline_ms)
                 reply = await self._link.call(command(scope_id, tuple(chunk)), Done, deadline_ms)
                 errors = reply.errors or (None,) * len(chunk)
-                results += [None if error is None else error.error() for error in errors]
+                results += [
+                    None if error is None else error.error(key) for key, error in zip(chunk, errors, strict=True)
+                ]
             return results
 
         return await self._in_session(run)

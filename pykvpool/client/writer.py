@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics, PutOptions, PutResult
-from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, StalePut, TransferFailed
+from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, SegmentGone, StalePut, TransferFailed
 from pykvpool.fabric.base import Outcome, Write
 from pykvpool.fabric.router import Router
 from pykvpool.memory.copying import checksum
@@ -28,7 +28,7 @@ from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.model.replies import Done, ErrorInfo, Existing, Pending, PutGrant, PutStarted
 from pykvpool.runtime import drain
 
-#: Times a put whose replicas all failed is started anew on others, within its deadline.
+#: Times a put whose replicas all failed, or went with their node, is started anew on others, within its deadline.
 PUT_TRIES = 3
 #: A cancelled put lets a write that is under way finish for this long, because a finished write is certain and a broken
 #: one leaves its extent in quarantine. Writes take milliseconds; only a peer that hangs meets this bound.
@@ -109,9 +109,9 @@ class Writer:
             self._statistics.put_retries += len(todo)
 
     def _worth_another_try(self, job: PutJob, deadline_ms: int) -> bool:
-        """The replicas failed, or the grant ran out of time before its turn; not the pool: others may do better."""
+        """The replicas failed or went, or the grant ran out of time; not the pool: others may do better."""
         return (
-            isinstance(job.result, TransferFailed | StalePut)
+            isinstance(job.result, TransferFailed | StalePut | SegmentGone)
             and job.tries < PUT_TRIES
             and self._link.now_ms() < deadline_ms
         )
@@ -196,7 +196,7 @@ class _Batch:
                 case Pending():
                     still[entry.ticket] = job
                 case ErrorInfo():
-                    job.result = entry.error()
+                    job.result = entry.error(job.hash)
         if not waited:
             self._statistics.puts_waited += len(still)
         self._waiting = still
@@ -234,10 +234,13 @@ class _Batch:
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            # Wait (bounded) for outcomes, so that settled extents need no quarantine; then tear it off and drain.
-            await asyncio.wait([work], timeout=CANCEL_GRACE_S)
-            work.cancel()
-            await drain(work)
+            # Wait (bounded) for outcomes, so that settled extents need no quarantine; then tear it off and drain. A
+            # second cancellation ends the wait, never the draining.
+            try:
+                await asyncio.wait([work], timeout=CANCEL_GRACE_S)
+            finally:
+                work.cancel()
+                await drain(work)
             raise
         finally:
             if work.done() and not work.cancelled() and work.exception() is None:
@@ -262,7 +265,7 @@ class _Batch:
             reply = await self._link.call(command, Done, self._deadline_ms, self._life)
             errors = reply.errors or (None,) * len(good)
             for put, error in zip(good, errors, strict=True):
-                put.job.result = error.error() if error is not None else self._result(put)
+                put.job.result = error.error(put.job.hash) if error is not None else self._result(put)
         if bad:
             self._revoke(bad)
         del self._open[: len(group)]

@@ -107,7 +107,7 @@ class MasterConfig:
     max_lease_lifetime_ms: int = key(600_000, _milliseconds, "A lease is not renewed past this age.")
     max_leases_per_session: int = key(65_536, _count, "Most leases one session may hold.")
     max_leased_ratio_per_session: float = key(
-        1.0, Ratio(), "Most bytes under one session's leases, as a part of the pool's capacity."
+        1.0, Ratio(), "Most bytes under one session's leases, as a part of the pool's capacity; 1: no bound."
     )
     put_ttl_ms: int = key(120_000, _milliseconds, "An unfinished put of a live session is closed after this long.")
     max_wait_ms: int = key(300_000, Duration(0, DAY_MS, 1), "Longest a key may queue for room or for another writer.")

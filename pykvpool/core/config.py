@@ -18,7 +18,7 @@ class CoreConfig:
     max_lease_ms: int = 60_000
     #: A lease is not renewed past this age.
     max_lease_lifetime_ms: int = 600_000
-    #: Most leases one session may hold, and most bytes under them as a part of the pool's capacity.
+    #: Most leases one session may hold, and most bytes under them as a part of the pool's capacity (1: any).
     max_leases_per_session: int = 65_536
     max_leased_ratio_per_session: float = 1.0
     #: An unfinished put of a live session is closed after this long.

@@ -9,6 +9,7 @@ MEANINGS: dict[str, str] = {
     "requests_refused_total": "requests refused as a whole with an error",
     "sessions_opened_total": "sessions opened",
     "sessions_expired_total": "sessions that ended by silence",
+    "master_pauses_total": "times the master itself was away (stopped, suspended), so that silence proved nothing",
     "sessions_superseded_total": "sessions that a new incarnation of the same name pushed out",
     "segments_mounted_total": "segments mounted",
     "segments_lost_total": "segments that went, by unmount or with their node",

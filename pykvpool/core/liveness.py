@@ -12,6 +12,7 @@ from collections.abc import Generator
 
 from pykvpool.core.context import Context
 from pykvpool.core.jobs import Work
+from pykvpool.core.leases import LEASE_UNITS
 from pykvpool.core.loss import lose_segment
 from pykvpool.core.refusal import refusal
 from pykvpool.core.sessions import ROLES, Session
@@ -32,9 +33,8 @@ STORIES = {
     "expired": "expired: no sign of life came in time",
     "superseded": "superseded by a newer session of its name",
 }
-#: Units of a slice (see `jobs`) that closing one put costs, and ending one lease (besides one per row).
+#: Units of a slice (see `jobs`) that closing one put costs.
 PUT_UNITS = 16
-LEASE_UNITS = 8
 
 
 def hello(context: Context, event: Hello) -> None:
@@ -79,13 +79,15 @@ def _resume(context: Context, session: Session) -> None:
     session.last_seen = context.now
     _set_suspect(context, session.id, False)
     if session.role == "node":
-        context.run_later(_requeue(context))
+        context.run_later(_requeue(context, session.id))
     context.fences.resume(session.id)
-    context.hash_requests.resume(session.id)
 
 
-def _requeue(context: Context) -> Work:
-    yield from context.state.evictor.requeue_elsewhere(context.new_slice())
+def _requeue(context: Context, node: SessionId) -> Work:
+    """A node is back: what waited for it, in slices."""
+    work = context.new_slice()
+    yield from context.state.evictor.requeue_elsewhere(work)
+    yield from context.hash_requests.resume(node, work)
     return None
 
 
@@ -109,6 +111,17 @@ def _set_suspect(context: Context, session_id: SessionId, suspect: bool) -> None
 def goodbye(context: Context, session: Session) -> None:
     """The session leaves in order: nothing of it is under way, so nothing needs quarantine."""
     end_session(context, session, "goodbye")
+
+
+def spare_sessions(context: Context) -> None:
+    """We were away ourselves (stopped, suspended): silence of that time proves nothing, all begin to be silent now.
+
+    Leases are not spared: their holders' time went on.
+    """
+    for session in context.state.sessions.by_id.values():
+        session.last_seen = context.now
+        if not session.connected:
+            session.disconnected_at = context.now
 
 
 def expire_sessions(context: Context) -> bool:
@@ -136,7 +149,7 @@ def end_session(context: Context, session: Session, reason: str) -> None:
 def _clear(context: Context, session: SessionId, reason: str) -> Work:
     drained = reason == "goodbye"
     if drained:
-        context.fences.all_drained(session)
+        yield from context.fences.all_drained(session, context.new_slice())
     yield from _close_puts(context, session, "revoked" if drained else reason, drained)
     context.fences.session_over(session)
     if drained:

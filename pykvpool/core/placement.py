@@ -7,11 +7,14 @@ the largest part free. Deterministic: equal ones go by segment id.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from pykvpool.core.context import Context
-from pykvpool.core.eviction.plan import Room, plan_eviction
+from pykvpool.core.eviction.plan import Outcome, make_room
+from pykvpool.core.eviction.window import Room
 from pykvpool.core.full import explain_full
+from pykvpool.core.jobs import Pace
 from pykvpool.core.segments import Segment
 from pykvpool.errors import InvalidArgument, PoolFull, TooFewNodes, invariant
 from pykvpool.model.ids import PutId, ScopeId, SessionId
@@ -92,21 +95,30 @@ class Placement:
             )
         return fitting, min(wish.replicas, nodes)
 
-    def place(self, wish: Wish) -> tuple[Extent, ...] | None:
-        """Extents that are free now, evicting others if needed; None: no room. Raises what `check` raises."""
-        fitting, wanted = self._options(wish)
-        chosen = self._choose(fitting, wish, wanted)
-        if wish.preferred_node and wish.preferred_node not in [segment.node for segment in chosen]:
-            preferred = [segment for segment in fitting if segment.node == wish.preferred_node]
-            if preferred and self._evict(wish, 1, 0, preferred):
-                chosen = self._choose(fitting, wish, wanted)
-        if len(chosen) < wanted:
-            if len(chosen) < wish.min_granted and self._is_hopeless(wish):
-                return None
-            self._evict(wish, wanted, wish.min_granted, fitting)
+    def place(self, wish: Wish, pace: Pace) -> Generator[None, None, tuple[Extent, ...] | None]:
+        """Extents that are free now, evicting others if needed; None: no room. Raises what `check` raises.
+
+        In slices; from its beginning to its end nothing else may be placed.
+        """
+        prefers, tried = bool(wish.preferred_node), False
+        moment, version = self._context.state.moment, self._context.state.evictor.room_version
+        while True:
+            fitting, wanted = self._options(wish)
             chosen = self._choose(fitting, wish, wanted)
+            if prefers and wish.preferred_node not in [segment.node for segment in chosen]:
+                prefers = False
+                preferred = [segment for segment in fitting if segment.node == wish.preferred_node]
+                if preferred and (yield from self._evict(wish, 1, 0, preferred, pace)).is_news:
+                    continue
+            if tried or len(chosen) >= wanted:
+                break
+            if pace.cancelled or (len(chosen) < wish.min_granted and self._is_hopeless(wish)):
+                return None
+            outcome = yield from self._evict(wish, wanted, wish.min_granted, fitting, pace)
+            tried = not outcome.stale or outcome.evicted
         if len(chosen) < wish.min_granted:
-            version = self._context.state.evictor.room_version
+            if self._context.state.moment == moment:
+                version = self._context.state.evictor.room_version
             self._failure = _Failure(version, wish.size_bytes, wish.min_granted)
             return None
         return tuple(self._extent(segment, wish.size_bytes) for segment in chosen)
@@ -137,19 +149,16 @@ class Placement:
             and wish.min_granted >= failure.needed
         )
 
-    def _evict(self, wish: Wish, wanted: int, needed: int, segments: list[Segment]) -> bool:
-        """Make the room; False where that cannot be, and then nothing has changed."""
+    def _evict(
+        self, wish: Wish, wanted: int, needed: int, segments: list[Segment], pace: Pace
+    ) -> Generator[None, None, Outcome]:
+        """Make the room if that can be; otherwise nothing has changed, or others have changed it."""
         context, state = self._context, self._context.state
-        writable = frozenset(segment.id for segment in state.segments.by_id.values() if segment.writable)
-        room = Room(wish.size_bytes, wanted, needed, segments, writable)
-        result = plan_eviction(room, state.catalog, state.evictor, state.moment)
-        if result.rows is None:
-            if result.examined > LONG_SEARCH_ROWS:
-                self.retry_at = context.now + result.examined // PAUSE_ROWS_PER_MS
-            return False
-        for row in result.rows:
-            context.remove_object(row, "evicted")
-        return bool(result.rows)
+        room = Room(wish.size_bytes, wanted, needed, segments, state.segments.writable_ids())
+        outcome = yield from make_room(room, state, pace, lambda row: context.remove_object(row, "evicted"))
+        if not outcome.evicted and outcome.examined > LONG_SEARCH_ROWS:
+            self.retry_at = context.now + outcome.examined // PAUSE_ROWS_PER_MS
+        return outcome
 
     def _extent(self, segment: Segment, size_bytes: int) -> Extent:
         offset = segment.space.find(size_bytes)

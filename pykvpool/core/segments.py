@@ -72,6 +72,10 @@ class Segments:
         del self.by_id[segment]
         self.going.discard(segment)
 
+    def writable_ids(self) -> frozenset[int]:
+        """Segments in which something may be placed now."""
+        return frozenset(segment.id for segment in self.by_id.values() if segment.writable)
+
     def of_session(self, session: SessionId) -> list[Segment]:
         return [segment for segment in self.by_id.values() if segment.session == session]
 

@@ -29,23 +29,31 @@ class StateCollector(Collector):
     Args:
         state: as the master told it.
         meanings: what its counters count, by name. One without a meaning is exported all the same.
+        node: of this node alone, and then nothing but its segments: what is the pool's belongs to the master's metrics,
+            and would be counted twice by who adds up all processes. None: everything.
     """
 
-    def __init__(self, state: State, meanings: Mapping[str, str]) -> None:
+    def __init__(self, state: State, meanings: Mapping[str, str], node: str | None = None) -> None:
         self._state = state
         self._meanings = meanings
+        self._node = node
 
     def collect(self) -> Iterator[Metric]:
-        state = self._state
-        places = [(segment.node, str(segment.segment)) for segment in state.segments]
+        segments = [each for each in self._state.segments if self._node is None or each.node == self._node]
+        places = [(segment.node, str(segment.segment)) for segment in segments]
         for declared, values in (
-            (table.SEGMENT_CAPACITY, [segment.capacity_bytes for segment in state.segments]),
-            (table.SEGMENT_FREE, [segment.free_bytes for segment in state.segments]),
-            (table.SEGMENT_USED, [segment.used_bytes for segment in state.segments]),
-            (table.SEGMENT_QUARANTINED, [segment.quarantined_bytes for segment in state.segments]),
-            (table.SEGMENT_SUSPECT, [int(segment.suspect) for segment in state.segments]),
+            (table.SEGMENT_CAPACITY, [segment.capacity_bytes for segment in segments]),
+            (table.SEGMENT_FREE, [segment.free_bytes for segment in segments]),
+            (table.SEGMENT_USED, [segment.used_bytes for segment in segments]),
+            (table.SEGMENT_QUARANTINED, [segment.quarantined_bytes for segment in segments]),
+            (table.SEGMENT_SUSPECT, [int(segment.suspect) for segment in segments]),
         ):
             yield _family(declared, zip(places, values, strict=True))
+        if self._node is None:
+            yield from self._pool()
+
+    def _pool(self) -> Iterator[Metric]:
+        state = self._state
         by_role = Counter(session.role for session in state.sessions)
         away = Counter(session.role for session in state.sessions if not session.connected)
         yield _family(table.SESSIONS, (((role,), count) for role, count in sorted(by_role.items())))
@@ -81,6 +89,10 @@ class StatisticsCollector(Collector):
         self._declared = {each.name.removeprefix(prefix).removesuffix("_total"): each for each in declared}
         self._read = read
 
+    def describe(self) -> Iterator[Metric]:
+        """The metrics without values: by it a registry refuses to take them twice."""
+        return (_family(declared, ()) for declared in self._declared.values())
+
     def collect(self) -> Iterator[Metric]:
         values = self._read()
         for field, declared in self._declared.items():
@@ -92,13 +104,16 @@ class StatisticsCollector(Collector):
 
 
 def exposition(
-    registry: CollectorRegistry, state: State | None = None, meanings: Mapping[str, str] = MappingProxyType({})
+    registry: CollectorRegistry,
+    state: State | None = None,
+    meanings: Mapping[str, str] = MappingProxyType({}),
+    node: str | None = None,
 ) -> bytes:
     """Prometheus' text format of a registry, and of a master's state where there is one (see `StateCollector`)."""
     text = generate_latest(registry)
     if state is not None:
         once = CollectorRegistry(auto_describe=False)
-        once.register(StateCollector(state, meanings))
+        once.register(StateCollector(state, meanings, node))
         text += generate_latest(once)
     return text
 

@@ -10,10 +10,20 @@ _INTRODUCTION = f"""# Metrics
 
 *This page is written by `make reference` from `pykvpool/metrics/table.py`.*
 
-`--http PORT` on a master or node serves Prometheus' text format at `/metrics`, beside `/health`, `/api/state` and a
-page for people at `/`. Every process has a registry of its own, which also holds the usual `process_...` metrics.
+`--http PORT` on a master or node serves Prometheus' text format at `/metrics`, beside `/health`, `/api/state` (the
+whole pool's, at every process) and a page for people at `/`. Scrape all of them:
 
-A client's counters (`{CLIENT_PREFIX}...`) appear in the registry of the process that the client lives in.
+- the **master** for what is the pool's: segments of all nodes, objects, sessions, and the master's own counters;
+- each **node** for its process and its own segments, as the master counts them;
+- the process that a **client** lives in for `{CLIENT_PREFIX}...`, once it has said so in one line:
+
+```python
+from pykvpool.client import export_metrics
+
+export_metrics(client)  # a Client or a SyncClient, or several; on prometheus_client.REGISTRY unless told otherwise
+```
+
+Every process of the pool has a registry of its own, which also holds the usual `process_...` metrics.
 
 Histograms have buckets from {LATENCY_BUCKETS[0] * 1e6:.0f} us to {LATENCY_BUCKETS[-1]:.0f} s, three per decade.
 

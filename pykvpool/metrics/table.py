@@ -66,12 +66,16 @@ SEGMENT_QUARANTINED = _gauge(
 SEGMENT_SUSPECT = _gauge(
     "pykvpool_segment_suspect", "0 or 1", "Its node is not connected; its time has not run out yet.", "node", "segment"
 )
-SESSIONS = _gauge("pykvpool_sessions", "sessions", "Open sessions.", "role")
+SESSIONS = _gauge(
+    "pykvpool_sessions", "sessions", "Open sessions. A master that serves HTTP is a reader of its own.", "role"
+)
 SESSIONS_DISCONNECTED = _gauge(
     "pykvpool_sessions_disconnected", "sessions", "Of those, sessions whose connection is gone.", "role"
 )
 OBJECTS = _gauge("pykvpool_objects", "objects", "Readable objects.")
-OBJECT_BYTES = _gauge("pykvpool_object_bytes", "bytes", "Their bytes, each copy counted.")
+OBJECT_BYTES = _gauge(
+    "pykvpool_object_bytes", "bytes", "Their bytes, one copy of each; `pykvpool_segment_used_bytes` counts every copy."
+)
 LEASES = _gauge("pykvpool_leases", "leases", "Leases held.")
 OPEN_PUTS = _gauge("pykvpool_open_puts", "objects", "Unfinished puts.")
 WAITING = _gauge("pykvpool_waiting_keys", "keys", "Keys that wait for room or for another writer.")

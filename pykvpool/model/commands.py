@@ -33,8 +33,9 @@ class Intern(_Command, frozen=True, tag="intern"):
 class PutStart(_Command, frozen=True, tag="put_start"):
     """Ask for room for new objects. -> `PutStarted`, one `PutGrant`, `Existing`, `Pending` or error per key.
 
-    `parents[i]` is the hash of the block before (None: the first of its chain), `depths[i]` its number of ancestors;
-    empty tuples mean that no key has a parent. `wait_ms` is how long a key that finds no room may queue.
+    `sizes[i]` is the size in bytes of the object under `hashes[i]`, `parents[i]` the hash of the block before it in its
+    chain (None: it is the first); an empty `parents` means that no key has one. `wait_ms` is how long a key that finds
+    no room may queue.
     """
 
     scope: ScopeId

@@ -7,6 +7,7 @@ from msgspec import field
 from pykvpool.errors import FieldValue, PoolError, from_code
 from pykvpool.model.base import Tagged
 from pykvpool.model.ids import LeaseId, PutId, ScopeId, SegmentId, SessionId, TicketId
+from pykvpool.model.keys import key_text
 from pykvpool.model.objects import Extent, ObjectInfo, Pin, SegmentDescriptor
 
 
@@ -25,8 +26,10 @@ class ErrorInfo(_Reply, frozen=True, tag="error"):
     def of(cls, error: PoolError) -> ErrorInfo:
         return cls(error.code, error.message, dict(error.fields))
 
-    def error(self) -> PoolError:
-        return from_code(self.code, self.message, self.fields)
+    def error(self, key: bytes | None = None) -> PoolError:
+        """The error to raise. `key`: the entry's, which people who read the message want to know."""
+        message = self.message if key is None else f"{key_text(key)}: {self.message}"
+        return from_code(self.code, message, self.fields)
 
 
 class Interned(_Reply, frozen=True, tag="interned"):

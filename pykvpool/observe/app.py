@@ -67,7 +67,7 @@ class _Face:
             state = await self._read_state()
         except PoolError as error:
             missing = f"# the pool's state is missing: {error.kind}: {' '.join(error.message.split())}\n"
-        text = exposition(self._source.registry, state, MEANINGS) + missing.encode()
+        text = exposition(self._source.registry, state, MEANINGS, self._source.node) + missing.encode()
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def state(self, _request: Request) -> Response:

@@ -38,6 +38,11 @@ class Source(Protocol):
         ...
 
     @property
+    def node(self) -> str | None:
+        """Name of the node that it is: its metrics show that one's segments alone. None: the whole pool's state."""
+        ...
+
+    @property
     def registry(self) -> CollectorRegistry:
         """Its metrics."""
         ...
@@ -71,10 +76,14 @@ class SessionSource:
         role: "master", "node", ...
         metrics: of this process.
         session: gives the present session, None while there is none.
+        node: see `Source.node`.
     """
 
-    def __init__(self, role: str, metrics: Metrics, session: Callable[[], Caller | None]) -> None:
+    def __init__(
+        self, role: str, metrics: Metrics, session: Callable[[], Caller | None], node: str | None = None
+    ) -> None:
         self.role = role
+        self.node = node
         self.registry = metrics.registry
         self._session = session
 

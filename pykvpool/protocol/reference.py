@@ -32,9 +32,9 @@ _UNTAGGED: tuple[Any, ...] = (Scope, Extent, SegmentDescriptor)
 _INTRODUCTION = """\
 # The messages of the wire
 
-Written from the code; docs/wire.md explains how they travel. Each row is a message and its fields in the order in which
-they stand on the wire, after the tag; `?` marks a field that may be left out. A name in italics is another message of
-this page. What they mean is told in `pykvpool/model/commands.py`, `pykvpool/model/replies.py` and
+Written from the code; [the wire](wire.md) explains how they travel. Each row is a message and its fields in the order
+in which they stand on the wire, after the tag; `?` marks a field that may be left out. A name in italics is another
+message of this page. What they mean is told in `pykvpool/model/commands.py`, `pykvpool/model/replies.py` and
 `pykvpool/model/instructions.py`.
 """
 

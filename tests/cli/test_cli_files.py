@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -70,6 +71,30 @@ async def test_a_file_is_replaced_when_complete_and_left_alone_when_not(
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
+async def test_a_place_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    path = str(tmp_path / "none" / "out")
+    with pytest.raises(FileNotFoundError) as refused:
+        await files.write(path, memoryview(b"x"), lambda moved: None)
+    assert refused.value.filename == path
+
+
 async def test_devices_are_written_in_place() -> None:
     await files.write("/dev/null", memoryview(b"x"), lambda moved: None)
     assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("work", ["read", "write"])
+def test_a_named_pipe_with_nobody_at_its_other_end_can_be_given_up(tmp_path: Path, work: str) -> None:
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+
+    async def give_up() -> None:
+        if work == "read":
+            task = asyncio.ensure_future(files.read(pipe, lambda moved: None))
+        else:
+            task = asyncio.ensure_future(files.write(pipe, memoryview(b"x"), lambda moved: None))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(give_up())  # returns, though a thread is still opening the pipe

@@ -25,9 +25,17 @@ def test_sizes_are_binary(value: int, text: str) -> None:
     assert say.size(value) == text
 
 
-def test_rates_are_decimal() -> None:
-    assert say.rate(2.345e9) == "2.35 GB/s" or say.rate(2.345e9) == "2.34 GB/s"
-    assert say.rate(5e6) == "5.0 MB/s"
+def test_rates_are_binary_as_sizes_are() -> None:
+    assert say.rate(2.5 * (1 << 30)) == "2.50 GiB/s"
+    assert say.rate(5 << 20) == "5.0 MiB/s"
+
+
+def test_one_thing_is_no_several() -> None:
+    assert (say.size(1), say.counted(1, "object"), say.counted(2_000, "object")) == (
+        "1 byte",
+        "1 object",
+        "2,000 objects",
+    )
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,11 @@ def test_top_in_a_pipe_shows_page_after_page(
             pages += line.startswith("Nodes")
         process.terminate()
         finish(process, 0)
+
+
+@pytest.mark.parametrize("arguments", [("top", "--interval", "nan"), ("demo", "--max-seconds", "nan")])
+def test_a_flag_that_cannot_be_meant_is_wrong_usage_before_anything_starts(arguments: tuple[str, ...]) -> None:
+    out, err = run(*arguments, code=2)
+    assert out == ""
+    assert arguments[1] in err
+    assert "starting" not in err

@@ -98,6 +98,17 @@ def test_ctrl_c_while_a_put_waits_for_its_input(address: str) -> None:
     assert err == "pykvpool: interrupted\n"
 
 
+def test_ctrl_c_ends_a_put_whose_input_stays_open(address: str) -> None:
+    with command("put", "key", "-", "--master", address) as process:
+        assert process.stdin is not None
+        process.stdin.write("x" * (1 << 20))
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        assert gone(process.pid)
+        _, err = finish(process, EXIT_INTERRUPTED)
+    assert err == "pykvpool: interrupted\n"
+
+
 def test_ctrl_c_while_a_get_waits_for_a_master_that_does_not_answer() -> None:
     silent = socket.create_server(("127.0.0.1", 0))
     address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
@@ -206,7 +217,7 @@ def test_wrong_bytes_make_the_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("pykvpool.cli.demo.command.run_demo", run_demo)
     shown = CliRunner().invoke(cli, ["demo", "--sessions", "1", "--turns", "1"])
     assert shown.exit_code == 1
-    assert "1 blocks WRONG" in shown.stdout
+    assert "1 block WRONG" in shown.stdout
     data = CliRunner().invoke(cli, ["demo", "--sessions", "1", "--turns", "1", "--json"])
     assert data.exit_code == 1
     assert json.loads(data.stdout)["with_pool"]["wrong_blocks"] == 1
@@ -246,6 +257,25 @@ def test_the_bench_measures_every_case() -> None:
     assert [question["case"]["hashes"] for question in figures["controls"]] == [512, 1250, 5000]
     assert figures["put_rates"][0]["objects_per_s"] > 0
     assert set(figures["raw"]) == {"memcpy", "loopback"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["raw_wire.py"], "usage: python examples/raw_wire.py HOST PORT"),
+        (["raw_wire.py", "127.0.0.1", "1"], "no master at 127.0.0.1 port 1: "),
+        (["async_client.py", "tcp://127.0.0.1:1"], "Unavailable: no master answers: tcp://127.0.0.1:1: "),
+        (["prefix_cache.py", "tcp://127.0.0.1:1"], "Unavailable: no master answers: tcp://127.0.0.1:1: "),
+    ],
+)
+def test_an_example_that_cannot_run_says_why_in_one_line(arguments: list[str], said: str) -> None:
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, str(root / "examples" / arguments[0]), *arguments[1:]], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
 
 
 def test_examples_run(address: str) -> None:

@@ -127,7 +127,7 @@ def test_one_wrong_or_unverified_byte_fails_the_run(wrong: int, verified: int, r
     summary = summarise("Made up", settings, [TURNS[0], TURNS[1]], outcome)
     assert summary.every_byte_right is right
     assert (summary.turns, summary.turns_left_out) == (1, 1)
-    assert any("1 turns were left out" in line for line in explanations(summary))
+    assert any("Left out: 1 turn, because" in line for line in explanations(summary))
     assert any("1/128 of the KV" in line for line in explanations(summary))
 
 

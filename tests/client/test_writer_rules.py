@@ -8,7 +8,7 @@ import pytest
 
 from pykvpool.client.types import PutOptions
 from pykvpool.client.writer import PutJob, Writer
-from pykvpool.errors import DeadlineExceeded, PoolFull, TransferFailed, Unavailable
+from pykvpool.errors import DeadlineExceeded, PoolFull, SegmentGone, StalePut, TransferFailed, Unavailable
 from pykvpool.fabric.base import Outcome
 from pykvpool.memory.copying import checksum
 from pykvpool.model.commands import PutEnd, PutForget, PutRevoke, PutStart, PutWait
@@ -165,6 +165,35 @@ async def test_p2_a_write_that_had_to_be_torn_off_is_uncertain_on_every_copy(mon
     assert (revoke.puts, revoke.uncertain) == ((7,), (3,))
 
 
+async def test_p2_a_put_that_is_cancelled_twice_is_over_only_when_the_fabric_has_drained():
+    """Until then its fabric may still look at the caller's bytes. (The second cancellation used to end the wait.)"""
+    bench = bench_with([grant(7)])
+    begun, go, order = asyncio.Event(), asyncio.Event(), []
+
+    async def before(operation):
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await go.wait()
+            order.append("drained")
+
+    bench.router.before = before
+    task = asyncio.ensure_future(put(bench, job()))
+    task.add_done_callback(lambda done: order.append("over"))
+    await begun.wait()
+    for _ in range(3):
+        task.cancel()  # the first lets the write finish, the next tears it off, others change nothing
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert order == []
+    go.set()
+    await asyncio.wait([task])
+    await bench.end()
+    assert order == ["drained", "over"]
+    assert [revoke.uncertain for revoke in bench.session.of(PutRevoke)] == [(1,)]
+
+
 async def test_a_grant_that_was_never_begun_is_certain():
     bench = bench_with([grant(7)])
 
@@ -226,3 +255,14 @@ async def test_the_masters_reason_why_there_was_no_room_is_waited_for_a_moment_b
     assert isinstance(result, PoolFull)
     [wait] = bench.session.of(PutWait)
     assert wait.timeout_ms > 30_000
+
+
+async def test_p8_a_put_whose_node_went_under_it_is_started_anew_on_another():
+    went_before = [ErrorInfo.of(SegmentGone("the segment went before its extents were told"))]
+    bench = bench_with(went_before, [grant(7)], [grant(8, 64)])
+    went_while_writing = Done((ErrorInfo.of(StalePut("put 7 is not open any more")),))
+    bench.session.script[PutEnd] = [went_while_writing, Done()]
+    [result] = await put(bench, job())
+    assert result.replicas == 1
+    assert [end.puts for end in bench.session.of(PutEnd)] == [(7,), (8,)]
+    assert bench.statistics.put_retries == 2

@@ -122,6 +122,15 @@ def test_p2_what_one_session_leases_is_capped_in_number_and_bytes(new_world: Any
     client.lease(b"b")
 
 
+def test_a_session_may_read_the_same_objects_as_often_as_it_likes_unless_its_leases_are_bounded(world: World) -> None:
+    world.node("n", 128)
+    client = world.client()
+    client.put(b"a", b"b")
+    for _ in range(3):
+        client.lease(b"a", b"b")
+    assert is_full(client)
+
+
 @pytest.mark.parametrize("lost", ["expired", "superseded"])
 def test_p2_a_reader_that_cannot_hear_us_keeps_its_leases_for_their_time(world: World, lost: str) -> None:
     node = world.node("n", 64)

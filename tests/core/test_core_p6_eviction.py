@@ -107,6 +107,22 @@ def test_p6_an_orphan_whose_parent_came_back_is_one_no_more(world: World) -> Non
     assert evicted(world) == [b"old"]
 
 
+def test_p6_an_orphan_whose_parent_came_back_is_one_no_more_also_if_it_was_next_to_go(world: World) -> None:
+    """Found by tests/properties: the walk to the next orphan went on below a parent that had come back."""
+    world.node("n", 64 * 5)
+    client = world.client()
+    client.put(b"old")
+    client.chain(b"r", b"s", b"t")
+    client.remove(b"r")
+    client.put(b"1", b"2")
+    client.put(b"3")
+    assert evicted(world) == [b"t"], "its parent is the next, and the walk stands there"
+    client.remove(b"3")
+    client.put(b"r")
+    client.put(b"4")
+    assert evicted(world) == [b"t", b"old"]
+
+
 def test_p6_a_child_written_before_its_parent_is_adopted(world: World) -> None:
     world.node("n", 640)
     client = world.client()

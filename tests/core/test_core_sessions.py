@@ -148,3 +148,32 @@ def test_a_busy_master_with_many_deadlines_ends_them_in_slices(new_world: Any) -
             break
     assert sum(counts) == len(leases) == 30
     assert max(counts) <= 20 // 8 + 1
+
+
+def test_p8_a_master_that_was_away_itself_takes_nobody_for_dead(world: World) -> None:
+    node = world.node("n", 64)
+    client, cut = world.client(), world.client("cut")
+    client.put(b"a")
+    cut.disconnect()
+    # Stopped, or its machine suspended: what the others said meanwhile is still unread.
+    world.now += 10 * world.config.session_ttl_ms
+    world.step(Tick())
+    world.settle()
+    assert node.is_alive() and client.is_alive() and cut.is_alive()
+    assert client.exists(b"a") == [1]
+    # From now on silence counts again.
+    world.idle(world.config.reconnect_grace_ms + 1, client)
+    assert (node.is_alive(), cut.is_alive()) == (True, False)
+    world.idle(world.config.session_ttl_ms, client)
+    assert (node.is_alive(), client.is_alive()) == (False, True)
+    assert world.core.counters["master_pauses_total"] == 1
+
+
+def test_p2_leases_run_on_while_the_master_is_away(world: World) -> None:
+    world.node("n", 64)
+    client = world.client()
+    client.put(b"a")
+    client.lease(b"a")
+    world.now += 10 * world.config.session_ttl_ms
+    world.step(Tick())
+    assert not world.core._context.leases.by_id

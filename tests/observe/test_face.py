@@ -35,6 +35,7 @@ class FakeSource:
     """A process whose health and state a test chooses."""
 
     role = "master"
+    node: str | None = None
 
     def __init__(self) -> None:
         self.registry: CollectorRegistry = Metrics("master", "0.0").registry
@@ -84,6 +85,18 @@ async def test_metrics_join_the_process_and_the_pool(http) -> None:
     assert "pykvpool_build_info{" in answer.text
     assert "pykvpool_objects 7.0" in answer.text
     assert "pykvpool_master_puts_committed_total 12.0" in answer.text
+
+
+async def test_a_node_shows_its_own_segments_and_leaves_the_pools_numbers_to_the_master(http, source) -> None:
+    source.node = "<b>a</b>"
+    own = (await http.get("/metrics")).text
+    assert 'pykvpool_segment_used_bytes{node="<b>a</b>",segment="1"} 50.0' in own
+    assert "pykvpool_build_info{" in own
+    for pools in ("pykvpool_objects", "pykvpool_sessions", "pykvpool_leases", "pykvpool_master_"):
+        assert pools not in own
+    source.node = "another"
+    assert "pykvpool_segment_used_bytes{" not in (await http.get("/metrics")).text
+    assert len((await http.get("/api/state")).json()["state"]["segments"]) == 1
 
 
 async def test_the_state_comes_by_field_names(http) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pykvpool.client import PutItem
-from pykvpool.errors import Closed, InvalidArgument, KeyConflict, KeyNotFound, LimitExceeded
+from pykvpool.client import PutItem, RangeItem
+from pykvpool.errors import Closed, InvalidArgument, KeyConflict, KeyNotFound, LimitExceeded, StaleView
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Pin, Vouch
 from tests.pool.cluster import MIB
@@ -46,9 +46,22 @@ async def test_another_size_under_a_key_is_a_conflict(pool):
 
 async def test_a_missing_key_is_not_an_empty_value(pool):
     client = await pool.client()
-    with pytest.raises(KeyNotFound):
+    with pytest.raises(KeyNotFound, match=r"^nobody: no readable object"):
         await client.get("nobody")
     assert client.statistics().get_misses == 1
+
+
+async def test_every_question_that_finds_nothing_names_the_key(pool):
+    client = await pool.client()
+    errors = [
+        *await client.stat(["nobody"]),
+        *await client.remove_batch(["nobody"]),
+        *await client.pin(["nobody"]),
+        *await client.get_batch([b"\xff\x00"]),
+    ]
+    with pytest.raises(KeyNotFound, match=r"^nobody: "):
+        await client.view("nobody")
+    assert [error.message.partition(":")[0] for error in errors] == ["nobody", "nobody", "nobody", "0xff00"]
 
 
 async def test_pieces_are_gathered_and_scattered(pool):
@@ -73,6 +86,7 @@ async def test_a_batch_gives_one_result_per_key_and_a_bad_one_costs_only_itself(
     got = await client.get_batch(["a", "nobody", "c", ""])
     assert got[0] == b"A" and got[2] == b"C"
     assert isinstance(got[1], KeyNotFound) and isinstance(got[3], InvalidArgument)
+    assert "nobody" in got[1].message
 
 
 async def test_one_batch_may_hold_a_key_twice(pool):
@@ -160,6 +174,21 @@ async def test_namespaces_do_not_see_each_other(pool):
     assert await blue.get("k") == b"blue!"
 
 
+async def test_p2_a_view_that_outlives_its_client_is_stale_as_the_goodbye_ended_its_lease(pool):
+    client = await pool.client()
+    await client.put("k", pattern(MIB))
+    view = await client.view("k")
+    await view.__aenter__()
+    await client.close()
+    if not view.zero_copy:
+        assert view.data == pattern(MIB)
+        return
+    with pytest.raises(StaleView):
+        _ = view.data
+    with pytest.raises(StaleView):
+        await view.__aexit__(None, None, None)
+
+
 async def test_a_close_that_is_cancelled_goes_on_and_the_next_one_waits_for_it(pool):
     client = await pool.client("leaver")
     await client.put("k", pattern(MIB))
@@ -191,3 +220,30 @@ async def test_a_reader_may_not_write(pool):
         await reader.put("other", b"v")
     with pytest.raises(InvalidArgument, match="reader"):
         await reader.remove("k")
+
+
+async def test_parts_of_objects_are_read_over_every_fabric(pool):
+    client = await pool.client()
+    value = pattern(3 * MIB)
+    await client.put("k", value)
+    head, tail = bytearray(5), bytearray(2 * MIB)
+    results = await client.get_ranges_into([RangeItem("k", 7, 5, head), RangeItem("k", MIB, 2 * MIB, tail)])
+    assert [result.size_bytes for result in results] == [5, 2 * MIB]
+    assert (head, tail) == (value[7:12], value[MIB:])
+    [beyond, small] = await client.get_ranges_into(
+        [RangeItem("k", MIB, 3 * MIB, bytearray(3 * MIB)), RangeItem("k", 0, 6, head)]
+    )
+    assert isinstance(beyond, InvalidArgument) and isinstance(small, InvalidArgument)
+    assert client.statistics().bytes_read == {pool.fabrics[0]: 2 * MIB + 5}
+
+
+async def test_a_buffer_is_made_when_the_size_is_known_and_only_for_what_is_there(pool):
+    client = await pool.client()
+    await client.put("k", b"12345")
+    made = {}
+    results = await client.get_into_new(
+        ["k", "nobody"], lambda position, size_bytes: made.setdefault(position, bytearray(size_bytes))
+    )
+    assert made == {0: bytearray(b"12345")}
+    assert results[0].size_bytes == 5
+    assert isinstance(results[1], KeyNotFound)

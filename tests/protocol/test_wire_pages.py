@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pykvpool.core.handlers.cluster import MAX_INTERNED_SCOPES
+from pykvpool.model import commands, keys
 from pykvpool.model.commands import Command
 from pykvpool.model.instructions import Instruction
 from pykvpool.model.replies import Reply
@@ -43,6 +45,28 @@ def test_the_diagrams_are_in_the_page(table: dict) -> None:
 @pytest.mark.parametrize("number", [frames.MAX_FRAME_BYTES, frames.MAX_HANDSHAKE_FRAME_BYTES])
 def test_the_limits_are_those_of_the_code(number: int) -> None:
     assert f"{number:,} " in page()
+
+
+@pytest.mark.parametrize(
+    ("what", "most"),
+    [
+        ("keys of one command", commands.MAX_BATCH_KEYS),
+        ("bytes of a key", keys.MAX_KEY_BYTES),
+        ("bytes of a scope's namespace, fingerprint or rank", keys.MAX_SCOPE_FIELD_BYTES),
+        ("scopes of one `intern` or `match_prefix`", commands.MAX_SCOPES),
+        ("scopes that a master knows", MAX_INTERNED_SCOPES),
+        ("replicas of an object", commands.MAX_REPLICAS),
+        ("body of a frame", frames.MAX_FRAME_BYTES),
+    ],
+)
+def test_the_table_of_limits_is_that_of_the_code(what: str, most: int) -> None:
+    assert re.search(rf"^\| {re.escape(what)} \| {most:,}\b", page(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
+def test_every_link_of_a_page_leads_to_a_file(name: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (DOCS / name).read_text("utf-8")):
+        assert "://" in target or (DOCS / target).exists(), target
 
 
 def test_labels_and_envelopes_are_those_of_the_code() -> None:

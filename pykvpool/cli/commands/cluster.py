@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pykvpool.cli import pool_view, screen
-from pykvpool.cli.options import POOL_KEYS, configured, open_client
+from pykvpool.cli.options import POOL_KEYS, Number, configured, open_client
 from pykvpool.cli.running import run
 from pykvpool.config import Config
 from pykvpool.errors import PoolError
@@ -44,9 +44,7 @@ def status(config: Config, as_json: bool) -> None:
 
 
 @click.command()
-@click.option(
-    "--interval", type=click.FloatRange(0.1, 60), default=1.0, show_default=True, help="Seconds between looks."
-)
+@click.option("--interval", type=Number(0.1, 60), default=1.0, show_default=True, help="Seconds between looks.")
 @configured(*KEYS)
 def top(config: Config, interval: float) -> None:
     """Show the pool live, with rates. q or Ctrl-C ends it."""

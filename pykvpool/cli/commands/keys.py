@@ -71,9 +71,9 @@ def stat(config: Config, keys: tuple[str, ...], as_json: bool) -> None:
 
     console = screen.console()
     answers = run(ask)
-    for key, answer in zip(keys, answers, strict=True):
+    for answer in answers:
         if isinstance(answer, PoolError):
-            click.echo(f"pykvpool: {answer.kind}: {say.shown_key(key)}: {answer}", err=True)
+            click.echo(f"pykvpool: {answer.kind}: {answer}", err=True)
         elif as_json:
             click.echo(msgspec.json.encode(_as_json(*answer)))
         else:
@@ -107,7 +107,8 @@ def _as_json(key: str, found: ObjectStat, places: list[str]) -> dict[str, object
 
 def _table(key: str, found: ObjectStat, places: list[str]) -> Table:
     table = Table(title=say.shown_key(key), title_justify="left", show_header=False)
-    table.add_row("size", f"{say.size(found.size_bytes)} ({say.count(found.size_bytes)} bytes)")
+    exact = f" ({say.counted(found.size_bytes, 'byte')})" if found.size_bytes >= 1024 else ""
+    table.add_row("size", say.size(found.size_bytes) + exact)
     table.add_row("checksum", "not known yet" if found.checksum is None else f"xxh3-64 {found.checksum:016x}")
     table.add_row("pin", found.pin.name.lower())
     table.add_row("leases", str(found.leases))
@@ -152,7 +153,7 @@ def rm(
         async with await open_client(config) as client:
             removed = await client.remove_all(pattern or "*", namespace="" if all_namespaces else None, force=force)
         kept = f", {say.count(removed.kept)} kept (leased or hard pinned: --force)" if removed.kept else ""
-        click.echo(f"removed {say.count(removed.count)}{kept}", err=True)
+        click.echo(f"removed {say.counted(removed.count, 'object')}{kept}", err=True)
 
     run(remove)
 
@@ -165,9 +166,12 @@ def _remove_keys(config: Config, keys: tuple[str, ...], force: bool) -> None:
             return await client.remove_batch(names, force=force)
 
     errors = run(remove)
-    for key, error in zip(keys, errors, strict=True):
+    for error in errors:
         if error is not None:
-            click.echo(f"pykvpool: {error.kind}: {say.shown_key(key)}: {error}", err=True)
+            click.echo(f"pykvpool: {error.kind}: {error}", err=True)
+    removed = sum(error is None for error in errors)
+    if removed:
+        click.echo(f"removed {say.counted(removed, 'object')}", err=True)
     _fail_with(errors)
 
 

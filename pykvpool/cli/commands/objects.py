@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 from pykvpool.cli import files
 from pykvpool.cli import format as say
@@ -107,12 +108,19 @@ def _printable(data: memoryview) -> bool:
     return all(character.isprintable() or character in "\n\r\t" for character in text)
 
 
+class _Speed(ProgressColumn):
+    """How fast it goes, in the units of everything else here."""
+
+    def render(self, task: Task) -> Text:
+        return Text(say.rate(task.speed) if task.speed else "")
+
+
 @contextmanager
 def _progress(verb: str, size_bytes: int | None, known: bool = True) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal's stderr for what takes a while. `known`: the steps on the way are reported."""
     console = Console(stderr=True)
     shown = console.is_terminal and (size_bytes is None or size_bytes >= SHOWN_BYTES)
-    columns = (TextColumn(f"{verb:<10}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    columns = (TextColumn(f"{verb:<10}"), BarColumn(), DownloadColumn(binary_units=True), _Speed())
     with Progress(*columns, console=console, disable=not shown, transient=True) as progress:
         task = progress.add_task(verb, total=size_bytes if known else None)
         yield lambda moved: progress.update(task, completed=moved)

@@ -21,7 +21,7 @@ from pykvpool.cli.demo import traces, workload
 from pykvpool.cli.demo.driver import DemoSettings, Pass, run_demo
 from pykvpool.cli.demo.report import DemoSummary, render, summarise
 from pykvpool.cli.demo.turns import Session, StreamPrompt, Turn, interleave
-from pykvpool.cli.options import debug_option, size_option
+from pykvpool.cli.options import Number, debug_option, size_option
 from pykvpool.cli.running import run
 from pykvpool.errors import InvalidArgument
 
@@ -67,7 +67,7 @@ DEFAULT_NODE_SIZE = "256MiB"
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same turns.")
 @click.option(
     "--max-seconds",
-    type=click.FloatRange(1),
+    type=Number(1),
     default=60.0,
     show_default=True,
     help="Stop both passes after about this time, at the same turns.",

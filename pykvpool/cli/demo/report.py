@@ -24,6 +24,7 @@ class PassSummary(msgspec.Struct, frozen=True):
     pool_hit_tokens: int
     computed_tokens: int
     hit_rate: float
+    #: Of the whole pass. It compares nothing: what is "computed" here costs no time.
     seconds: float
     loaded_bytes: int
     saved_bytes: int
@@ -159,7 +160,6 @@ def render(summary: DemoSummary, console: Console) -> None:
     row("  from the pool", part(lambda this: this.pool_hit_tokens))
     row("  computed", part(lambda this: this.computed_tokens))
     row("[bold]hit rate[/bold]", lambda this: f"[bold]{say.percent(this.hit_rate, 1)}[/bold]")
-    row("seconds", lambda this: f"{this.seconds:.1f}")
     console.print(table)
 
     moved = Table(title="What the pool did", title_justify="left", show_header=False)
@@ -173,28 +173,33 @@ def render(summary: DemoSummary, console: Console) -> None:
     )  # fmt: skip
     by_fabric = sorted(pooled.fabric_bytes.items())
     moved.add_row("fabrics", ", ".join(f"{name} {say.size(moved_)}" for name, moved_ in by_fabric) or "none")
-    moved.add_row("in the pool at the end", f"{say.count(summary.pool_objects)} blocks, {say.size(summary.pool_bytes)}")
-    moved.add_row("evicted", f"{say.count(summary.pool_evicted_objects)} blocks")
+    moved.add_row("in the pool at the end", f"{blocks(summary.pool_objects)}, {say.size(summary.pool_bytes)}")
+    moved.add_row("evicted", blocks(summary.pool_evicted_objects))
     for label, counts in (("not loaded (computed)", pooled.not_loaded), ("not saved", pooled.not_saved)):
-        for kind, blocks in sorted(counts.items()):
-            moved.add_row(f"{label}: {kind}", f"{say.count(blocks)} blocks")
+        for kind, number in sorted(counts.items()):
+            moved.add_row(f"{label}: {kind}", blocks(number))
     verdict = "[green]none wrong[/green]" if summary.every_byte_right else "[red]WRONG[/red]"
     if pooled.wrong_blocks:
-        verdict = f"[red]{say.count(pooled.wrong_blocks)} blocks WRONG[/red]"
+        verdict = f"[red]{blocks(pooled.wrong_blocks)} WRONG[/red]"
     moved.add_row("bytes compared after loading", f"{say.count(pooled.verified_bytes)}, {verdict}")
     console.print(moved)
     for line in explanations(summary):
         console.print(line, highlight=False)
 
 
+def blocks(number: int) -> str:
+    """``1 block``, ``2,000 blocks``."""
+    return say.counted(number, "block")
+
+
 def explanations(summary: DemoSummary) -> list[str]:
     """What the numbers stand for, and what was left out."""
     scale = LLAMA_8B_TOKEN_BYTES * summary.block_tokens / summary.block_bytes
     lines = [
-        f"{summary.workload}: {summary.sessions} sessions, {say.count(summary.turns)} turns, "
+        f"{summary.workload}: {say.counted(summary.sessions, 'session')}, {say.counted(summary.turns, 'turn')}, "
         f"{say.count(summary.sub_agent_turns)} of them by sub-agents; seed {summary.seed}.",
-        f"{summary.engines} engines with room for {say.count(summary.engine_cache_tokens)} tokens each, turns go round "
-        f"robin; {summary.nodes} nodes lend {say.size(summary.node_bytes)} each.",
+        f"{say.counted(summary.engines, 'engine')} with room for {say.count(summary.engine_cache_tokens)} tokens each, "
+        f"turns go round robin; memory lent: {say.counted(summary.nodes, 'node')} of {say.size(summary.node_bytes)}.",
         f"A block of {summary.block_tokens} tokens has {say.size(summary.block_bytes)} here, 1/{scale:.0f} of the KV "
         "of Llama 3.1 8B: so that it fits one small machine.",
     ]
@@ -207,5 +212,6 @@ def explanations(summary: DemoSummary) -> list[str]:
             "The pool was full and evicted blocks: a larger --node-size or a smaller --token-bytes makes it hold more."
         )
     if summary.turns_left_out:
-        lines.append(f"{say.count(summary.turns_left_out)} turns were left out: the time was over (--max-seconds).")
+        left_out = say.counted(summary.turns_left_out, "turn")
+        lines.append(f"Left out: {left_out}, because the time was over (--max-seconds).")
     return lines

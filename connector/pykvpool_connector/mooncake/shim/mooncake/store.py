@@ -1,0 +1,3 @@
+"""``mooncake.store``: the pool's."""
+
+from pykvpool_connector.mooncake.api import *  # noqa: F403
