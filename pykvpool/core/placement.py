@@ -108,7 +108,9 @@ class Placement:
             if prefers and wish.preferred_node not in [segment.node for segment in chosen]:
                 prefers = False
                 preferred = [segment for segment in fitting if segment.node == wish.preferred_node]
-                if preferred and (yield from self._evict(wish, 1, 0, preferred, pace)).is_news:
+                # Room there is worth an eviction only where the put can start with it (P6).
+                enough = len(chosen) + 1 >= wish.min_granted
+                if preferred and enough and (yield from self._evict(wish, 1, 0, preferred, pace)).is_news:
                     continue
             if tried or len(chosen) >= wanted:
                 break
