@@ -137,7 +137,9 @@ class Placement:
             if prefers and not choice.is_on(wish.preferred_node):
                 prefers = False
                 preferred = [segment for segment in choice.fitting if segment.node == wish.preferred_node]
-                if preferred and (yield from self._evict(wish, 1, 0, preferred, pace)).is_news:
+                # Room there is worth an eviction only where the put can start with it (P6).
+                enough = len(choice.segments) + 1 >= wish.min_granted
+                if preferred and enough and (yield from self._evict(wish, 1, 0, preferred, pace)).is_news:
                     choice = self._choose_again(wish, choice)
             if pace.cancelled:
                 return None
