@@ -5,8 +5,8 @@
     store.put("key", b"bytes")
 
 The methods, by file: `copying_puts`, `gets`, `zero_copy`, `ranges`, `objects`, `sessions`, `segments`, `tensors`,
-`tensor_parallel`, `parallel`, `not_offered`. Here is the life of a store. docs/mooncake.md says for every method what is
-the same, what is better, and what is not offered.
+`tensor_parallel`, `parallel`, `not_offered`. Here is the life of a store. docs/mooncake.md says for every method what
+is the same, what is better, and what is not offered.
 """
 
 from __future__ import annotations
