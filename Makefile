@@ -34,6 +34,7 @@ test: $(VENV)/.ready ## all tests
 
 test-mutations: $(VENV)/.ready ## break a copy of the pool in every known way: do the tests notice? (minutes)
 	@$(PYTHON) -m tests.mutations $(ARGS)
+
 test-mooncake: ## the same programs on Mooncake's wheel and on the pool; writes docs/mooncake.md's table
 	@$(MAKE) VENV=$(MOONCAKE_VENV) $(MOONCAKE_VENV)/.ready-mooncake
 	@$(MOONCAKE_VENV)/bin/python -m tests.mooncake.compare
