@@ -228,6 +228,21 @@ def test_p6_the_preferred_node_is_taken_while_it_can_make_room(world: World) -> 
     client.release(lease)
 
 
+def test_p6_nothing_goes_on_the_preferred_node_where_the_put_cannot_start_all_the_same(world: World) -> None:
+    world.node("n1", 128)
+    world.node("n2", 128)
+    client = world.client()
+    client.put(b"a", b"b", preferred_node="n1")
+    client.put(b"c", b"d", preferred_node="n2")
+    lease = client.lease(b"c", b"d")
+    error = error_of(client.put_start(b"e", replicas=2, min_replicas=2, preferred_node="n1", wait_ms=0)[0])
+    assert isinstance(error, PoolFull)
+    assert evicted(world) == []
+    client.release(lease)
+    client.grant(b"e", replicas=2, min_replicas=2, preferred_node="n1", wait_ms=0)
+    assert len(evicted(world)) == 2
+
+
 def test_p6_the_error_says_why_nothing_could_go(world: World) -> None:
     node = world.node("n", 64 * 8)
     client, hog = world.client(), world.client("hog")

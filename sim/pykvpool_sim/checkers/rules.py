@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from pykvpool.core.config import CoreConfig
 from pykvpool.model import facts
-from pykvpool.model.commands import Fenced, Goodbye, PutEnd, PutRevoke, Unmount
+from pykvpool.model.commands import Fenced, Goodbye, PutEnd, PutForget, PutRevoke, Unmount
 from pykvpool.model.events import Disconnected, Event, Hello, Request
 from pykvpool.model.ids import PutId, SegmentId, SessionId
+from pykvpool.model.instructions import Fence, Instruction
 from pykvpool.model.objects import Pin
 from pykvpool_sim.checkers.leases import LeaseBook
 from pykvpool_sim.checkers.ledger import Holding, Ledger
@@ -26,7 +27,9 @@ class Rules:
         self._ledger = ledger
         self._book = book
         self._verdicts = verdicts
-        #: The owner's word for (writer, segment) came while this put was in quarantine there.
+        #: Fence number -> what its answer is evidence for.
+        self._covered: dict[int, tuple[SessionId, SegmentId, tuple[PutId, ...]]] = {}
+        #: Nothing of this put lands there any more, by the owner's word.
         self._fenced: set[tuple[PutId, SegmentId]] = set()
         #: The writer said that it has drained: put -> mask of replicas that it excepts.
         self._drained: dict[PutId, int] = {}
@@ -34,6 +37,8 @@ class Rules:
         #: Puts whose writers were told of them.
         self.told: set[PutId] = set()
         self._unmounted: set[SegmentId] = set()
+        #: The first of the latest evictions, and when, while nobody got their room yet.
+        self._evicted: tuple[facts.ObjectRemoved, int] | None = None
         #: Last sign of life, and since when disconnected, on the master's clock.
         self._seen_at: dict[SessionId, int] = {}
         self._disconnected_at: dict[SessionId, int] = {}
@@ -43,6 +48,7 @@ class Rules:
     def hear(self, event: Event, now: int) -> None:
         """Before the facts of its step: what the event is evidence of."""
         if isinstance(event, Disconnected):
+            self._evicted = None  # its node's segments are not written to now
             self._disconnected_at.setdefault(event.session, now)
         elif isinstance(event, Hello):
             self._hello(event, now)
@@ -58,23 +64,43 @@ class Rules:
 
     def _request(self, event: Request) -> None:
         match event.command:
-            case Fenced(session=writer, segment=segment):
-                owner = self._ledger.segments.get(segment)
-                if owner is None or owner.fact.session != event.session:
-                    return
-                for taken in owner.taken.values():
-                    entry = self._ledger.puts[taken.put_id]
-                    if taken.holding is Holding.QUARANTINED and entry.fact.session == writer:
-                        self._fenced.add((taken.put_id, segment))
+            case Fenced(session=writer, segment=segment, number=number):
+                self._answered(event.session, writer, segment, number)
             case PutEnd(puts=puts, uncertain=masks) | PutRevoke(puts=puts, uncertain=masks):
                 for put_id, mask in zip(puts, masks or (0,) * len(puts), strict=False):
                     entry_of = self._ledger.puts.get(put_id)
                     if entry_of is not None and entry_of.fact.session == event.session:
                         self._drained[put_id] = mask & self._drained.get(put_id, mask)
+            case PutForget():
+                self._evicted = None
             case Goodbye():
                 self._said_goodbye.add(event.session)
             case Unmount(segment=segment):
                 self._unmounted.add(segment)
+
+    def _answered(self, owner: SessionId, writer: SessionId, segment: SegmentId, number: int) -> None:
+        """Its word covers that fence, and those sent to the same place before it."""
+        entry = self._ledger.segments.get(segment)
+        if entry is None or entry.fact.session != owner:
+            return
+        for sent, (its_writer, its_segment, puts) in self._covered.items():
+            if sent <= number and (its_writer, its_segment) == (writer, segment):
+                self._fenced.update((put_id, segment) for put_id in puts)
+
+    def instruct(self, instruction: Instruction) -> None:
+        """After the facts of its step. A fence covers what is in quarantine now; while its writer lives and is not
+        banned, only what the writer gave up itself: it may go on with the rest."""
+        if not isinstance(instruction, Fence):
+            return
+        segment = self._ledger.segments.get(instruction.segment)
+        covered = []
+        for taken in segment.taken.values() if segment is not None else ():
+            entry = self._ledger.puts[taken.put_id]
+            given_up = taken.put_id in self._drained
+            its_own = taken.holding is Holding.QUARANTINED and entry.fact.session == instruction.session
+            if its_own and (instruction.ban or given_up):
+                covered.append(taken.put_id)
+        self._covered[instruction.number] = (instruction.session, instruction.segment, tuple(covered))
 
     # -- what is decided -----------------------------------------------------------------------------------------
 
@@ -161,16 +187,21 @@ class Rules:
 
     # -- a step as a whole ---------------------------------------------------------------------------------------
 
-    def stepped(self, decided: Sequence[facts.Fact]) -> None:
-        """P6: whatever is evicted makes room for a put that is opened in the same step."""
-        evicted: facts.ObjectRemoved | None = None
+    def stepped(self, decided: Sequence[facts.Fact], now: int, idle: bool) -> None:
+        """P6: whatever is evicted makes room for a put that is opened next, in this step or in one of those that
+        follow at once. `idle`: the core has nothing more to do now.
+
+        Room that was made is of no use where its writer, or a segment, went meanwhile, or time passed.
+        """
         for fact in decided:
             if isinstance(fact, facts.ObjectRemoved) and fact.reason == "evicted":
-                evicted = fact
-            elif isinstance(fact, facts.PutOpened):
-                evicted = None
-        if evicted is not None:
-            self._add("P6", f"{evicted} made room for nobody", evicted.put_id)
+                self._evicted = self._evicted or (fact, now)
+            elif isinstance(fact, facts.PutOpened | facts.SegmentGoing | facts.SessionEnded | facts.SegmentMounted):
+                self._evicted = None
+        if self._evicted is not None and idle:
+            (fact, since), self._evicted = self._evicted, None
+            if since == now:
+                self._add("P6", f"{fact} made room for nobody", fact.put_id)
 
     def _add(self, promise: str, text: str, put_id: PutId | None = None) -> None:
         entry = self._ledger.puts.get(put_id) if put_id is not None else None

@@ -126,7 +126,10 @@ class Witness:
                 self._queue.opened(fact)
             elif isinstance(fact, ObjectCommitted):
                 self._contents.check(self.ledger, self.ledger.puts[fact.put_id])
-        self._rules.stepped(effects.facts)
+        deadline = self.core.next_deadline()
+        self._rules.stepped(effects.facts, self._now, idle=deadline is None or deadline > self._now)
+        for _, instruction in effects.instructions:
+            self._rules.instruct(instruction)
         for answer in answers:
             self._answers.after(answer)
             self._queue.answered(answer, self._now)

@@ -41,8 +41,8 @@ MASTER_RESTART = "master restart"
 
 #: Faults that are worst in the middle of a transfer, and their names when they wait for one.
 _AIMED = {
-    "kill": "kill in a transfer",
     "power cut": "power cut in a transfer",
+    "kill": "kill in a transfer",
     "pause": "pause in a transfer",
     "suspend": "suspend in a transfer",
 }
@@ -130,11 +130,11 @@ def _node_leaves(cluster: Cluster) -> Callable[[World, Host, Draws], Undo]:
 
 
 def _aimed(cluster: Cluster, fault: Fault, name: str) -> Fault:
-    """The fault strikes when the next bytes move from or to the host: most transfers are too short to be met by
-    chance."""
+    """The fault strikes when the next bytes move from or to the host (some read, some write, or any): most transfers
+    are too short to be met by chance."""
 
     def strike(world: World, host: Host, draws: Draws) -> Undo:
-        aim = _Aim(cluster, host, lambda: fault.strike(world, host, draws))
+        aim = _Aim(cluster, host, draws.choice(("read", "write", "")), lambda: fault.strike(world, host, draws))
         cluster.network.watchers.append(aim)
         return aim.undo
 
@@ -144,15 +144,18 @@ def _aimed(cluster: Cluster, fault: Fault, name: str) -> Fault:
 class _Aim:
     """A `Watcher` that waits for its moment."""
 
-    def __init__(self, cluster: Cluster, host: Host, strike: Callable[[], Undo]) -> None:
+    def __init__(self, cluster: Cluster, host: Host, what: str, strike: Callable[[], Undo]) -> None:
         self._cluster = cluster
         self._host = host
+        self._what = what
         self._strike = strike
         self._fired = False
         self._undo: Undo | None = None
 
     def landed(self, landing: Landing) -> None:
-        if not self._fired and self._host.name in (landing.source, landing.target):
+        what = "read" if landing.put_id is None else "write"
+        here = self._host.name in (landing.source, landing.target)
+        if not self._fired and here and self._what in ("", what):
             self._fired = True
             # In a turn of its own: not in the middle of whoever moves the bytes.
             self._cluster.network.after(0, self._fire)
