@@ -1,6 +1,6 @@
 """How many examples a property gets: few by default, so that the whole folder takes well under a minute on one core.
 
-``pytest --hypothesis-profile=explore tests/properties`` tries many others, twenty times as many.
+``pytest --hypothesis-profile=explore tests/properties`` tries many others, ten times as many.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 
 #: By how much more the profile "explore" tries.
-EXPLORE_FACTOR = 20
+EXPLORE_FACTOR = 10
 #: A machine of many rules throws few of its steps away, and is slow to begin with: neither says anything about it.
 _TOLERATED = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
