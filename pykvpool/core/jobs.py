@@ -35,6 +35,10 @@ class Slice:
             self._left = self._size
         return self.is_over
 
+    def charge(self, other: Slice) -> None:
+        """Account for what was spent of another slice; whether this one is used up, the next `spend` tells."""
+        self._left -= other._size - other._left
+
 
 class Pace:
     """What paces work that is begun in one step and carried on in others, each with a slice of its own."""

@@ -103,9 +103,8 @@ def disconnected(context: Context, session_id: SessionId) -> None:
 
 
 def _set_suspect(context: Context, session_id: SessionId, suspect: bool) -> None:
-    for segment in context.state.segments.of_session(session_id):
-        segment.suspect = suspect
-        context.state.evictor.room_version += 1
+    context.state.segments.set_suspect(session_id, suspect)
+    context.state.evictor.room_version += 1
 
 
 def goodbye(context: Context, session: Session) -> None:

@@ -182,6 +182,7 @@ def check_evictor(state: DurableState) -> None:
     """Every resident row has a place, and what is set aside is so for a reason that still holds."""
     evictor, catalog = state.evictor, state.catalog
     taken, children = dict(evictor._taken_from), Counter[int]()
+    order = {row: place for place, row in enumerate(taken)}
     for row, where in enumerate(evictor.where):
         resident = row < len(catalog) and catalog.state[row] == RESIDENT
         invariant(resident == (where != ABSENT), "the evictor knows the resident rows, and no others")
@@ -189,6 +190,8 @@ def check_evictor(state: DurableState) -> None:
             invariant(taken.pop(row, None) is not None, "a taken row is one of the search under way")
             invariant(not catalog.leases[row] and catalog.pin[row] != Pin.HARD, "what protects a taken row is noticed")
             children[catalog.parent[row]] += 1
+            later = order.get(catalog.parent[row])
+            invariant(later is None or order[row] < later, "children are taken before their parents")
         if where == PARKED:
             invariant(evictor.reason_to_stay(row) != "", "a parked row may not go")
     del children[NONE]

@@ -20,7 +20,7 @@ from pykvpool.core.placement import Wish
 from pykvpool.core.placer import Placer
 from pykvpool.core.puts import Key, OpenPut
 from pykvpool.core.refusal import refusal
-from pykvpool.core.tickets import GRANT_UNITS, NO_TICKET, Entry, Ticket, TicketState, Wait
+from pykvpool.core.tickets import GRANT_UNITS, Entry, Ticket, TicketState, Wait
 from pykvpool.errors import KeyConflict, NotReady, PoolError, PoolFull, SegmentGone, StalePut
 from pykvpool.model.ids import PutId, RequestId, SessionId, TicketId
 from pykvpool.model.replies import ErrorInfo, Existing, Pending, PutGrant, PutStarted
@@ -58,7 +58,7 @@ class Waiting:
     def enter(self, wish: Wish, work: Slice) -> Entry:
         """A key that is not readable: granted, pending or (raised) an error.
 
-        A key whose room is not made within this slice is pending even if it does not wait: see `outcome`.
+        A key whose room is not made within one slice is pending even if it does not wait: see `outcome`.
         """
         context = self._context
         writer = context.state.puts.by_key.get(wish.key)
@@ -78,8 +78,7 @@ class Waiting:
             self._followers.setdefault(wish.key, deque()).append(ticket)
             return Pending(ticket.id, True)
         if not self._placer.is_busy() and self._head() is None:
-            ticket = Ticket(NO_TICKET, wish, TicketState.GONE, 0)
-            put = self._placer.place(ticket, work)
+            put = self._placer.begin(wish, work)
             if put is not None:
                 self.untold.add(put.put_id)
                 return PutGrant(put.put_id, put.extents)
@@ -127,7 +126,9 @@ class Waiting:
 
     def pump(self) -> None:
         """Grant what can be granted, strictly in order, within one slice."""
-        self.pump_pending = False
+        self.pump_pending = self._placer.has_worked()
+        if self.pump_pending:
+            return
         work = self._context.new_slice()
         while (ticket := self._next_in_line()) is not None:
             decided = self._decide_first(ticket, work)
@@ -137,6 +138,8 @@ class Waiting:
             if not decided and ticket.deadline <= self._context.now:
                 self._time_out(ticket)
             elif not decided:
+                # What happened during a long search may have been what it lacked.
+                self.pump_pending = self._context.placement.has_news()
                 return
             if work.spend(GRANT_UNITS):
                 self.pump_pending = True
@@ -177,7 +180,7 @@ class Waiting:
         return True
 
     def _grant(self, ticket: Ticket, work: Slice) -> PutGrant | None:
-        put = self._placer.place(ticket, work)
+        put = self._placer.go_on(ticket, work)
         if put is None:
             return None
         self.untold.add(put.put_id)

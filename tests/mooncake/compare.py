@@ -83,7 +83,7 @@ def watch_crashes(cases: list[str]) -> Seen:
             while cases:
                 case = cases.pop(0)
                 seen = on_mooncake("crash", master, case)
-                crash.values[case] = seen.values.get(case, seen.died)
+                crash.values.update(seen.values or {case: seen.died})
                 if seen.died:
                     deaths += 1
                     break

@@ -49,28 +49,32 @@ def reason_for(observation: Observation) -> str:
     """Why ours differs on purpose, "" where nobody said so."""
     if observation.name in REASONS:
         return REASONS[observation.name]
-    if observation.name.endswith(STATES):
-        return CRASH if observation.mooncake.startswith("killed by") else UNSET
-    return ""
+    state = _state(observation)
+    return CRASH if state and observation.mooncake.startswith("killed by") else STATES.get(state, "")
+
+
+def _state(observation: Observation) -> str:
+    """What is wrong with a call that is otherwise fine, "" for other observations."""
+    return next((state for state in STATES if observation.name.endswith(state)), "")
 
 
 def table(observations: list[Observation]) -> str:
     """The differences as a table of Markdown; the methods of a store that is not set up share rows."""
     lines = ["| call | Mooncake | pykvpool | why |", "|---|---|---|---|"]
-    shared: dict[tuple[str, str, str], list[str]] = {}
+    shared: dict[tuple[str, ...], list[str]] = {}
     for each in observations:
         if not each.differs:
             continue
-        state = next((state for state in STATES if each.name.endswith(state)), "")
-        if state:
-            key = (state, _code(each.mooncake), reason_for(each))
+        state = _state(each)
+        if state and each.name not in REASONS:
+            key = (state, _code(each.mooncake), _code(each.pool), reason_for(each))
             shared.setdefault(key, []).append(each.name.removesuffix(state).strip())
         else:
             cells = (each.name, _code(each.mooncake), _code(each.pool), reason_for(each))
             lines.append("| " + " | ".join(cells) + " |")
-    for (state, mooncake, why), methods in shared.items():
+    for (state, mooncake, pool, why), methods in shared.items():
         names = ", ".join(f"`{method}`" for method in methods)
-        lines.append(f"| {state}: {names} | {mooncake} | -605, or empty | {why} |")
+        lines.append(f"| {state}: {names} | {mooncake} | {pool} | {why} |")
     return "\n".join(lines) + "\n"
 
 
@@ -86,10 +90,16 @@ def write_page(observations: list[Observation]) -> None:
     PAGE.write_text(before + BEGIN + "\n" + table(observations) + "\n" + END + after, "utf-8")
 
 
-#: What a program observes of a method in such a store ends so.
-STATES = ("before setup", "after close")
 CRASH = "a wrong call is a code, not the end of the process"
 UNSET = "one code says that the store is not set up, and a batch has one for each key"
+LONG_KEY = "keys have at most 1,024 bytes, and no object has a longer one"
+#: What a program observes of a method that is called so ends with these words.
+STATES = {
+    "before setup": UNSET,
+    "after close": UNSET,
+    "with an empty key": "an empty key is refused, and no object has it",
+    "with a key of 10 MB": LONG_KEY,
+}
 UNREGISTERED = "only registered memory is read or written; what is not is refused"
 EMPTY = "an object has at least one byte, as Mooncake itself says of put; nothing is stored under the key"
 #: By the name of the observation.
@@ -112,8 +122,7 @@ REASONS: dict[str, str] = {
     "it is on the other node": "an endpoint is the name that get_hostname gives",
     "get without a local buffer": "gets need no local buffer",
     "a tenant of its own": "tenants are always apart; Mooncake's master has to be told to",
-    "put after a node was killed": "a node that is gone gets no new objects",
-    "get after a node was killed": "a node that is gone gets no new objects",
+    "16 puts right after a node was killed all succeed": "a copy that fails is written to another node",
     "a tensor of complex numbers": "the code for what is not supported",
     "a tensor of one number": "the shape is kept",
     "a shard that was stored for another number of ranks": "another part than the one asked for is not returned",
@@ -129,8 +138,6 @@ REASONS: dict[str, str] = {
     "put_from past the end of a buffer": UNREGISTERED,
     "get_into past the end of a buffer": UNREGISTERED,
     "batch_put_from_multi_buffers with NULL": UNREGISTERED,
-    "put with a key of 10 MB": "keys have at most 1,024 bytes",
-    "questions about a key of 10 MB": "no object has such a key",
     "put_from of a negative size": "a number that cannot be is a code like any other",
     "put of a numpy array": "all bytes of it, not one for each element",
     "the process is alive": CRASH,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +17,8 @@ from pykvpool_connector.mooncake import MooncakeDistributedStore, ReplicateConfi
 from pykvpool_connector.mooncake.holds import MAX_HELD, Holds
 
 MIB = 1 << 20
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "connector")])}
 
 
 def open_store(master, segment=16 * MIB, **more):
@@ -227,3 +233,27 @@ def test_run_in_a_closed_attachment_is_closed(master):
     store.close()
     with pytest.raises(Closed):
         attachment.run(lambda: attachment.client.state())
+
+
+def test_a_program_that_ends_without_closing_takes_its_node_with_it_at_once(store, master):
+    """The interpreter's end closes the store: nothing is lost in silence for the time of a heartbeat."""
+    code = (
+        "import sys\n"
+        "from pykvpool_connector.mooncake import MooncakeDistributedStore\n"
+        "store = MooncakeDistributedStore()\n"
+        f"assert store.setup('localhost', 'P2PHANDSHAKE', {MIB}, {MIB}, 'tcp', '', {master!r}) == 0\n"
+        "print(store.get_hostname())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert done.stdout.strip() not in nodes(store)
+
+
+async def test_a_store_that_is_forgotten_within_a_running_loop_does_not_block_it(store, master):
+    other = await asyncio.to_thread(open_store, master)
+    name = other.get_hostname()
+    del other
+    gc.collect()
+    while name in await asyncio.to_thread(nodes, store):
+        pass

@@ -180,8 +180,9 @@ class SpaceModel:
         for each in list(self.holdings):
             if each.state == OPEN and each.writer == session:
                 self.close(each, set() if has_drained else set(each.copies), False)
-        if has_drained:
-            self.strays = [stray for stray in self.strays if stray.writer != session]
+        if not has_drained:
+            return  # its reads may still be under way: its leases last as long as they were granted for
+        self.strays = [stray for stray in self.strays if stray.writer != session]
         for lease in {lease for each in self.holdings for lease in each.leases.values() if lease.session == session}:
             self.end_lease(lease.id)
 

@@ -300,7 +300,7 @@ class SpaceAgainstModel(RuleBasedStateMachine):
         node = self.nodes[name]
         while fences := node.told(Fence):
             for fence in fences:
-                node.fine(commands.Fenced(fence.session, fence.segment))
+                node.fine(commands.Fenced(fence.session, fence.segment, fence.number))
         self.model.fenced(name)
 
     @rule(number=numbers, rare=st.integers(0, 2))

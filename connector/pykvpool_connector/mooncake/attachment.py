@@ -59,8 +59,6 @@ class Attachment:
         self._calls = threading.Condition()
         #: Unpinning under way; the loop itself refers to its tasks weakly.
         self._background: dict[asyncio.Task[None], None] = {}
-        #: Of the loop's thread, 0 before it runs.
-        self._loop_ident = 0
         #: Calls of other threads that are under way; none begin once `_closed`.
         self._active = 0
         self._closed = False
@@ -83,7 +81,6 @@ class Attachment:
 
     async def _begin(self) -> None:
         settings, pool = self.settings, self.settings.own.pool
-        self._loop_ident = threading.get_ident()
         runtime = real_runtime()
         self._stack.callback(runtime.offload.close)
         if self.lends:
@@ -119,16 +116,27 @@ class Attachment:
                 self._calls.notify_all()
 
     def close(self) -> None:
-        """End transfers, give memory back, leave. Harmless twice, in a forked child, and on the loop's own thread."""
+        """End transfers, give memory back, leave. Harmless twice, and in a forked child."""
+        if os.getpid() != self._pid:
+            return
         with self._calls:
-            if self._closed or os.getpid() != self._pid:
+            if self._closed:
                 return
             self._closed = True
-        if threading.get_ident() == self._loop_ident:
-            # A garbage collection found the store while the loop ran: the loop cannot wait for itself.
-            threading.Thread(target=self._end, name="pykvpool-mooncake-close").start()
+        self._end()
+
+    def abandon(self) -> None:
+        """`close` for a store that nobody refers to any more.
+
+        A garbage collection may find it at any moment, also while an event loop runs in this thread. That may be the
+        very loop which has to close, so it is not waited for.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self.close()
         else:
-            self._end()
+            threading.Thread(target=self.close, name="pykvpool-mooncake-close").start()
 
     def _end(self) -> None:
         try:

@@ -5,8 +5,8 @@
     store.put("key", b"bytes")
 
 The methods, by file: `copying_puts`, `gets`, `zero_copy`, `ranges`, `objects`, `sessions`, `segments`, `tensors`,
-`parallel`, `not_offered`. Here is the life of a store. docs/mooncake.md says for every method what is the same, what is
-better, and what is not offered.
+`tensor_parallel`, `parallel`, `not_offered`. Here is the life of a store. docs/mooncake.md says for every method what
+is the same, what is better, and what is not offered.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MooncakeDistributedStore(CopyingPuts, ZeroCopy, Ranges, Sessions, Segments
         with self._changing:
             self._detach()
             attachment = Attachment.open(wanted)
-            self._finalizer = weakref.finalize(self, attachment.close)
+            self._finalizer = weakref.finalize(self, attachment.abandon)
             self._attachment = attachment
         return OK
 
@@ -111,10 +111,12 @@ class MooncakeDistributedStore(CopyingPuts, ZeroCopy, Ranges, Sessions, Segments
         return OK
 
     def _detach(self) -> None:
-        self._attachment = None
+        attachment, self._attachment = self._attachment, None
         self._end_sessions()
+        if attachment is not None:
+            attachment.close()
         if self._finalizer is not None:
-            self._finalizer()
+            self._finalizer.detach()
             self._finalizer = None
 
     def get_hostname(self) -> str:

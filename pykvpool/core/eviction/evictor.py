@@ -141,9 +141,14 @@ class Evictor:
         self.where[row] = TAKEN
         parent = self._catalog.parent[row]
         if parent != NONE:
+            # A block taken once more, after its parent: the parent comes up again too, so that children come first.
+            self._disturb(parent)
             self._taken_children[parent] = self._taken_children.get(parent, 0) + 1
             if self._catalog.state[parent] == RESIDENT:
+                version = self.room_version
                 self.recheck(parent)
+                # Nothing became evictable that was not: its children have not gone yet.
+                self.room_version = version
         return row
 
     def taken(self) -> list[int]:

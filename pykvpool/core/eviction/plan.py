@@ -27,7 +27,8 @@ from pykvpool.core.state import DurableState
 WISH_SCAN_ROWS = 128
 #: After being spoiled this often a search hides the rows that it has taken.
 MAX_SPOILED = 3
-#: Units of a slice (see `jobs`) that taking one row costs, giving it back, and evicting it.
+#: Units of a slice (see `jobs`) that a search costs as such, taking one row, giving it back, and evicting it.
+SEARCH_UNITS = 32
 TAKE_UNITS = 8
 RESTORE_UNITS = 4
 EVICT_UNITS = 10
@@ -69,6 +70,8 @@ class _Search:
         self._state = state
         self._evictor = state.evictor
         self._pace = pace
+        #: Moment of the step in which it began.
+        self._began = state.moment
         self._examined = 0
         self._spoiled_count = 0
 
@@ -93,11 +96,13 @@ class _Search:
         else:
             yield from self._give_back(needed)
         evictor.end_search()
-        return Outcome(bool(needed), self._room.is_stale(self._state), self._examined)
+        return Outcome(bool(needed), self._is_stale(), self._examined)
 
     def _choose(self) -> Generator[None, None, set[int]]:
         """Take rows until there is room; which of them it needs. None of them: there is no room to be had."""
         while True:
+            if self._pace.spend(SEARCH_UNITS):
+                yield
             supposed = Supposed(self._room, self._state.catalog)
             if not (yield from self._take(supposed)) or self._is_off():
                 return set()
@@ -108,7 +113,11 @@ class _Search:
 
     def _is_off(self) -> bool:
         """Has the search become pointless?"""
-        return self._pace.cancelled or self._room.is_stale(self._state)
+        return self._pace.cancelled or self._is_stale()
+
+    def _is_stale(self) -> bool:
+        """Nothing but the search itself changes anything in the step in which it began."""
+        return self._state.moment != self._began and self._room.is_stale(self._state)
 
     def _is_spoiled(self) -> bool:
         if not self._evictor.spoiled:
@@ -157,7 +166,8 @@ class _Search:
     def _give_back(self, needed: set[int]) -> Generator[None, None, None]:
         """All taken rows but the needed ones."""
         evictor = self._evictor
-        for row in reversed(evictor.taken()):
+        taken = evictor.taken()
+        for row in reversed(taken) if len(taken) > len(needed) else ():
             if row in needed or not evictor.is_taken(row):
                 continue
             if self._is_elsewhere(row):

@@ -33,8 +33,8 @@ class Room:
     needed: int
     #: Where it may be.
     segments: Sequence[Segment]
-    #: Ids of all segments in which something could be placed when it was asked for.
-    writable: frozenset[int]
+    #: `Segments.version` when it was asked for.
+    segments_version: int
 
     def nodes(self) -> set[str]:
         """Where there is such a run now."""
@@ -42,7 +42,7 @@ class Room:
 
     def is_stale(self, state: DurableState) -> bool:
         """Is the room there by now, or are the segments not those that it may be in?"""
-        return self.writable != state.segments.writable_ids() or len(self.nodes()) >= self.wanted
+        return self.segments_version != state.segments.version or len(self.nodes()) >= self.wanted
 
 
 class Supposed:
@@ -56,6 +56,7 @@ class Supposed:
         self._overlays: dict[int, FreedOverlay] = {}
         #: Nodes whose run exists only if rows go -> the segment that has it.
         self._gained: dict[str, int] = {}
+        self._rows = set[int]()
         #: Supposed extents by segment: (offset, row).
         self._extents: dict[int, list[tuple[int, int]]] = {}
 
@@ -64,6 +65,10 @@ class Supposed:
         return len(self._had) + len(self._gained)
 
     def suppose_free(self, row: int) -> None:
+        if row in self._rows:
+            # It was given back and taken once more: that spoils the search, which will suppose everything anew.
+            return
+        self._rows.add(row)
         catalog, table = self._catalog, self._catalog.replicas
         for replica in table.of_object(catalog.replica[row]):
             number = table.segment[replica]
@@ -85,6 +90,8 @@ class Supposed:
         rows: set[int] = set()
         for number in list(self._gained.values())[:missing]:
             yield from self._add_window(number, rows, pace)
+        if len(rows) == len(taken):
+            return rows
         parent = self._catalog.parent
         for row in reversed(taken):
             if parent[row] != NONE and parent[row] in rows:
@@ -96,6 +103,10 @@ class Supposed:
     def _add_window(self, number: int, needed: set[int], pace: Pace) -> Generator[None, None, None]:
         """Of all places for the put in the segment's longest run, the one that costs the fewest bytes: its rows."""
         space, overlay, size = self._segments[number].space, self._overlays[number], self._catalog.size
+        if len(self._extents[number]) == 1:
+            # Without it there is no such run: it is in every place.
+            needed.add(self._extents[number][0][1])
+            return
         need = space.rounded(self._room.size_bytes)
         start, end = overlay.longest_start, overlay.longest_start + overlay.longest
         starts, ends, rows, costs = list[int](), list[int](), list[int](), [0]

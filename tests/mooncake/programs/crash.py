@@ -4,6 +4,7 @@
 them in one process, ``crash.py --list`` prints their names.
 """
 
+import importlib.util
 import sys
 
 from mooncake.store import MooncakeDistributedStore
@@ -30,18 +31,65 @@ CALLS = {
     "unmount_and_free_segment": (["s"],), "create_copy_task": ("k", ["n"]), "create_move_task": ("k", "n", "m"),
     "query_task": ((1, 2),), "get_hostname": (), "health_check": (), "close": (),
 }  # fmt: skip
+#: Methods that need torch; TENSOR stands for a tensor.
+TENSOR = object()
+TENSOR_CALLS = {
+    "put_tensor": ("k", TENSOR), "pub_tensor": ("k", TENSOR), "upsert_tensor": ("k", TENSOR), "get_tensor": ("k",),
+    "batch_put_tensor": (["k"], [TENSOR]), "batch_get_tensor": (["k"],), "batch_upsert_tensor": (["k"], [TENSOR]),
+    "get_tensor_into": ("k", AT, 400), "batch_get_tensor_into": (["k"], [AT], [400]), "put_tensor_from": ("k", AT, 400),
+    "batch_put_tensor_from": (["k"], [AT], [400]), "upsert_tensor_from": ("k", AT, 400),
+    "put_tensor_with_tp": ("k", TENSOR, 0, 2, 0), "get_tensor_with_tp": ("k", 0, 2),
+    "batch_put_tensor_with_tp": (["k"], [TENSOR], 0, 2, 0), "batch_get_tensor_with_tp": (["k"], 0, 2),
+    "get_tensor_with_tp_into": ("k", AT, 400, 0, 2, 0), "put_tensor_with_tp_from": ("k", AT, 400, 0, 2, 0),
+    "put_tensor_with_parallelism": ("k", TENSOR), "get_tensor_with_parallelism": ("k",),
+    "upsert_tensor_with_parallelism": ("k", TENSOR), "batch_put_tensor_with_parallelism": (["k"], [TENSOR]),
+    "batch_get_tensor_with_parallelism": (["k"],), "get_tensor_with_parallelism_into": ("k", AT, 400),
+    "put_tensor_with_parallelism_from": ("k", AT, 400),
+}  # fmt: skip
+if importlib.util.find_spec("torch"):
+    CALLS |= TENSOR_CALLS
+#: Methods that name an object by its key (not a segment, not an expression).
+KEYED = [
+    name
+    for name, arguments in CALLS.items()
+    if arguments and arguments[0] in ("k", ["k"]) and not name.endswith(("_regex", "_task"))
+]
+
+
+def made(arguments):
+    """The arguments, with a tensor where one belongs."""
+
+    def tensor():
+        import torch
+
+        return torch.arange(24, dtype=torch.float32).reshape(4, 6)
+
+    return [
+        tensor() if each is TENSOR else [tensor()] if isinstance(each, list) and each and each[0] is TENSOR else each
+        for each in arguments
+    ]
 
 
 def unset(method):
     store = MooncakeDistributedStore()
-    note(f"{method} before setup", attempt(lambda: getattr(store, method)(*CALLS[method])))
+    note(f"{method} before setup", attempt(lambda: getattr(store, method)(*made(CALLS[method]))))
 
 
 def closed(method):
     store = open_store()
     store.put("k", b"x")
     store.close()
-    note(f"{method} after close", attempt(lambda: getattr(store, method)(*CALLS[method])))
+    note(f"{method} after close", attempt(lambda: getattr(store, method)(*made(CALLS[method]))))
+
+
+def bad_key(method, key, called):
+    """A method with a key that it should not have; nothing may be stored under it."""
+    store = open_store()
+    store.register_buffer(AT, 4096)
+    arguments = made(CALLS[method])
+    arguments[0] = [key] if isinstance(arguments[0], list) else key
+    result = attempt(lambda: getattr(store, method)(*arguments))
+    note(f"{method} with {called}", (result, store.is_exist(key)))
 
 
 def null_put():
@@ -80,6 +128,19 @@ def unregistered_get():
     note("get_into unregistered memory", (store.get_into("c5", at, 100), bytes(block) == bytes(100)))
 
 
+def empty_values():
+    store = open_store()
+    store.put("c12", b"kept")
+    calls = {
+        "put": ("c13", b""), "put_batch": (["c13"], [b""]), "put_parts": ("c13", b"", b""), "upsert": ("c12", b""),
+        "upsert_parts": ("c12", b""), "upsert_batch": (["c12"], [b""]), "upsert_from": ("c12", AT, 0),
+        "put_from_with_metadata": ("c13", AT, AT, 0, 0), "batch_put_session_start": (["c13"], [0]),
+    }  # fmt: skip
+    store.register_buffer(AT, 4096)
+    note("empty values", [attempt(lambda name=name: getattr(store, name)(*calls[name])) for name in calls])
+    note("what empty values left", (store.get("c12"), store.is_exist("c13")))
+
+
 def past_the_end():
     store = open_store()
     store.register_buffer(AT, 4096)
@@ -106,19 +167,6 @@ def null_ranges():
     store = open_store()
     store.put("c9", b"x")
     note("get_into_ranges with NULL", store.get_into_ranges([0], [["c9"]], [[[0]]], [[[0]]], [[[1]]]))
-
-
-def huge_key():
-    store = open_store()
-    note("put with a key of 10 MB", (store.put(HUGE_KEY, b"x"), store.is_exist(HUGE_KEY)))
-
-
-def huge_key_queries():
-    store = open_store()
-    note(
-        "questions about a key of 10 MB",
-        (store.get(HUGE_KEY), store.get_size(HUGE_KEY), store.remove(HUGE_KEY), store.get_buffer(HUGE_KEY)),
-    )
 
 
 def negative_size():
@@ -154,19 +202,23 @@ def numpy_values():
 CASES = {
     **{f"{method} before setup": (lambda method=method: unset(method)) for method in CALLS},
     **{f"{method} after close": (lambda method=method: closed(method)) for method in CALLS},
+    **{f"{method} with an empty key": (lambda method=method: bad_key(method, "", "an empty key")) for method in KEYED},
+    **{
+        f"{method} with a key of 10 MB": (lambda method=method: bad_key(method, HUGE_KEY, "a key of 10 MB"))
+        for method in KEYED
+    },
     "put_from NULL": null_put,
     "get_into NULL": null_get,
     "register_buffer of NULL": null_register,
     "register_buffer of memory of nobody": wild_register,
     "put_from memory of nobody": wild_put,
+    "empty values": empty_values,
     "put_from unregistered memory": unregistered_put,
     "get_into unregistered memory": unregistered_get,
     "put_from past the end of a buffer": past_the_end,
     "get_into past the end of a buffer": past_the_end_get,
     "batch_put_from_multi_buffers with NULL": null_multi,
     "get_into_ranges with NULL": null_ranges,
-    "put with a key of 10 MB": huge_key,
-    "questions about a key of 10 MB": huge_key_queries,
     "put_from of a negative size": negative_size,
     "setup with a wrong master": wrong_master,
     "setup with an unknown protocol": wrong_protocol,

@@ -56,6 +56,9 @@ note(
 )
 note("get of what only the killed node had", store.get("there"))
 note("get_into of what only the killed node had", store.get_into("large", at, size) < 0)
-note("put after a node was killed", store.put("after", b"fine"))
-note("get after a node was killed", store.get("after"))
+after = [store.put(f"after{i}", pattern(1000, i)) for i in range(16)]
+note("16 puts right after a node was killed all succeed", after == [0] * 16)
+note(
+    "what they stored can be read", sum(store.get(f"after{i}") == pattern(1000, i) for i in range(16)) == after.count(0)
+)
 store.close()

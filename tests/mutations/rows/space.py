@@ -87,11 +87,10 @@ MUTATIONS = (
         name="a-fence-frees-what-came-after-it-was-sent",
         rule="P2: an answer covers what was quarantined when the fence was sent",
         file="pykvpool/core/fences.py",
-        old='        self._free(place, standing.sendings.popleft(), "fenced")\n',
+        old='self._free(place, standing.sendings.popleft()[1], "fenced", work)',
         new=(
-            "        standing.sendings.popleft()\n"
-            "        puts = self._context.state.puts.by_place.get(place, {})\n"
-            '        self._free(place, tuple(puts), "fenced")\n'
+            "self._free(place, tuple(self._context.state.puts.by_place.get(place, {})), "
+            '"fenced", work)\n            standing.sendings.popleft()'
         ),
         checks=selections("core/test_core_p2_no_reuse.py"),
     ),
@@ -147,7 +146,7 @@ MUTATIONS = (
         name="a-loss-takes-the-whole-object",
         rule="P8: losing a node loses the replicas it held and nothing else",
         file="pykvpool/core/loss.py",
-        old="    if catalog.state[row] == RESIDENT and not state.is_visible(row):\n",
+        old="    if catalog.state[row] == RESIDENT and not state.has_copy(row):\n",
         new="    if catalog.state[row] == RESIDENT:\n",
         checks=_space,
     ),
