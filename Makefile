@@ -21,7 +21,7 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test test-mooncake lint types layers check bench reference clean
+.PHONY: help demo test test-mutations test-mooncake lint types layers check bench reference clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -31,6 +31,9 @@ demo: $(VENV)/.ready ## a master, nodes and engines on this machine, with and wi
 
 test: $(VENV)/.ready ## all tests
 	@$(PYTHON) -m pytest $(ARGS)
+
+test-mutations: $(VENV)/.ready ## break a copy of the pool in every known way: do the tests notice? (minutes)
+	@$(PYTHON) -m tests.mutations $(ARGS)
 
 test-mooncake: ## the same programs on Mooncake's wheel and on the pool; writes docs/mooncake.md's table
 	@$(MAKE) VENV=$(MOONCAKE_VENV) $(MOONCAKE_VENV)/.ready-mooncake

@@ -26,8 +26,8 @@ from pykvpool.client.verbs import Verbs
 from pykvpool.client.views import View
 from pykvpool.client.writer import PutJob, Writer
 from pykvpool.errors import InvalidArgument, PoolError
-from pykvpool.fabric.base import Peer
-from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_clients
+from pykvpool.fabric.base import FabricClient, Peer
+from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_client
 from pykvpool.fabric.router import Router
 from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_pieces
 from pykvpool.memory.fresh import fresh_bytes
@@ -37,6 +37,7 @@ from pykvpool.model.objects import Pin, Vouch
 from pykvpool.model.replies import ErrorInfo, Located
 from pykvpool.runtime import Runtime, real_runtime
 from pykvpool.transport.control import ControlSession
+from pykvpool.transport.registry import TransportRegistry
 
 #: Keys per PutStart and per GetReplicas. A step of the master over so many keys takes a few milliseconds, and the two
 #: requests around a group of this size are lost in the transfer.
@@ -74,6 +75,8 @@ class Client(Verbs):
         connect_timeout_s: float = 5.0,
         fabrics: Sequence[str] = DEFAULT_FABRICS,
         runtime: Runtime | None = None,
+        transports: TransportRegistry | None = None,
+        make_fabric: Callable[[str, ClientSettings], FabricClient] = build_client,
     ) -> Client:
         """Open a session with the master at `master` (one address or several, tried in turn).
 
@@ -86,6 +89,7 @@ class Client(Verbs):
             namespace: where its keys are; not empty.
             timeout_s: default deadline of every call.
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
+            runtime, transports, make_fabric: the outside world; a simulator brings its own.
 
         Raises:
             Unavailable: nobody answered; the message lists what was tried.
@@ -110,13 +114,14 @@ class Client(Verbs):
             cluster=cluster,
             connect_timeout_s=connect_timeout_s,
             on_orphan_reply=hooks.orphan_reply,
+            transports=transports,
         )
         try:
 
             def make_router() -> Router:
                 peer = Peer(name, session.incarnation, writable=role != "reader")
                 settings = ClientSettings(peer, runtime, cluster=session.cluster, token=token)
-                return Router(build_clients(fabrics, settings), runtime.clock)
+                return Router([make_fabric(scheme, settings) for scheme in fabrics], runtime.clock)
 
             reach = Fabrics(make_router)
         except BaseException:

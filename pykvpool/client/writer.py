@@ -234,10 +234,13 @@ class _Batch:
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            # Wait (bounded) for outcomes, so that settled extents need no quarantine; then tear it off and drain.
-            await asyncio.wait([work], timeout=CANCEL_GRACE_S)
-            work.cancel()
-            await drain(work)
+            # Wait (bounded) for outcomes, so that settled extents need no quarantine; then tear it off and drain. A
+            # second cancellation ends the wait, never the draining.
+            try:
+                await asyncio.wait([work], timeout=CANCEL_GRACE_S)
+            finally:
+                work.cancel()
+                await drain(work)
             raise
         finally:
             if work.done() and not work.cancelled() and work.exception() is None:

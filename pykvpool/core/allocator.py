@@ -105,20 +105,17 @@ class Allocator:
             "a freed extent lies in its segment",
         )
         start, end = offset, offset + need
-        before = self._starts.at_or_before(offset)
-        if before >= 0:
-            run = self._length_at[before]
-            invariant(before + run <= offset, "a freed extent was taken")
-            if before + run == offset:
-                self._drop(before, run)
-                start = before
-        after = self._starts.after(offset)
-        if after >= 0:
-            invariant(end <= after, "a freed extent was taken")
-            if end == after:
-                run = self._length_at[after]
-                self._drop(after, run)
-                end = after + run
+        before, after = self._starts.at_or_before(offset), self._starts.after(offset)
+        # Both are looked at before anything changes: what cannot be true must leave the books as they were.
+        before_end = before + self._length_at[before] if before >= 0 else 0
+        invariant(before_end <= offset and (after < 0 or end <= after), "a freed extent was taken")
+        if before >= 0 and before_end == offset:
+            self._drop(before, before_end - before)
+            start = before
+        if end == after:
+            run = self._length_at[after]
+            self._drop(after, run)
+            end = after + run
         self._add(start, end - start)
         self.free_bytes += need
 

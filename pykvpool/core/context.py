@@ -6,6 +6,7 @@ that several parts need and that must not be written twice (removing an object, 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pykvpool.core.catalog import LINGERING, RESIDENT
@@ -16,7 +17,7 @@ from pykvpool.core.effects import Effects
 from pykvpool.core.eviction.evictor import PARKED
 from pykvpool.core.full import Occupancy, measure
 from pykvpool.core.jobs import Job, Jobs, Slice, Work
-from pykvpool.core.leases import Leases
+from pykvpool.core.leases import Lease, Leases
 from pykvpool.core.puts import OpenPut
 from pykvpool.core.state import DurableState
 from pykvpool.errors import invariant
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
 
 #: A moment (see `Policy`) is the time in ms, shifted: room to tell this many steps of one millisecond apart.
 MOMENT_BITS = 10
+#: Rows that a lease lets go of between two looks at the slice; and the units (see `jobs`) that a row costs when that
+#: frees its extents, or makes it evictable.
+UNCOVER_ROWS = 32
+FREE_UNITS = 10
+RECHECK_UNITS = 2
 
 
 class Context:
@@ -105,7 +111,7 @@ class Context:
 
     # -- what several parts do ---------------------------------------------------------------------------------------
 
-    def touch(self, rows: list[int]) -> None:
+    def touch(self, rows: Collection[int]) -> None:
         self.state.evictor.touch(rows, self.state.moment)
 
     def idle_ms(self, row: int) -> int:
@@ -128,16 +134,35 @@ class Context:
         )
 
     def end_lease(self, lease_id: LeaseId) -> int:
-        """Idempotent; frees what lingered for it. Returns how many rows no lease covers any more."""
-        catalog, evictor = self.state.catalog, self.state.evictor
-        uncovered = self.leases.end(lease_id)
+        """Idempotent; frees what lingered for it. Returns the units of a slice spent; a large one goes on by itself."""
+        lease = self.leases.end(lease_id)
+        if lease is None:
+            return 0
+        units = min(len(lease.rows) + 1, self.config.slice_objects)
+        work = self._uncover(lease)
+        try:
+            next(work)
+        except StopIteration:
+            return units
+        self.run_later(work)
+        return units
+
+    def _uncover(self, lease: Lease) -> Work:
+        """Of the master's own: whoever ended the lease may be gone before this is done."""
+        catalog, evictor, work = self.state.catalog, self.state.evictor, self.new_slice()
         state, where = catalog.state, evictor.where
-        for row in uncovered:
-            if state[row] == LINGERING:
-                self.emit(ExtentsFreed(PutId(catalog.put_id[row])))
-            elif where[row] == PARKED and state[row] == RESIDENT:
-                evictor.recheck(row)
-        return len(uncovered)
+        while lease.id in self.leases.ending:
+            units = UNCOVER_ROWS // 2
+            for row in self.leases.uncover(lease, UNCOVER_ROWS):
+                if state[row] == LINGERING:
+                    self.emit(ExtentsFreed(PutId(catalog.put_id[row])))
+                    units += FREE_UNITS
+                elif where[row] == PARKED and state[row] == RESIDENT:
+                    evictor.recheck(row)
+                    units += RECHECK_UNITS
+            if work.spend(units):
+                yield
+        return None
 
     def open_put(self, put_id: PutId) -> None:
         """Start the time of a put that was just opened."""

@@ -14,15 +14,19 @@ again when the node comes back, and again after an answer that left something ov
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from pykvpool.core.context import Context
+from pykvpool.core.jobs import Slice
 from pykvpool.errors import NotOwner
 from pykvpool.model.facts import QuarantineEnded
 from pykvpool.model.ids import PutId, SegmentId, SessionId
 from pykvpool.model.instructions import Fence
 
 Place = tuple[SessionId, SegmentId]
+#: Units of a slice (see `jobs`) that freeing one quarantined extent costs.
+FREE_UNITS = 8
 
 
 @dataclass(slots=True)
@@ -70,18 +74,18 @@ class Fences:
             if segments[place[1]].session == node:
                 self._send(place)
 
-    def answered(self, writer: SessionId, segment: SegmentId, number: int) -> None:
-        """The owner's word: what this sending, and those before it, cover is free."""
+    def answered(self, writer: SessionId, segment: SegmentId, number: int, work: Slice) -> Generator[None, None, None]:
+        """The owner's word: what this sending, and those before it, cover is free. In slices; what is left over is
+        fenced anew."""
         place = (writer, segment)
         standing = self._standing.get(place)
         if standing is None:
             return
         while standing.sendings and standing.sendings[0][0] <= number:
-            self._free(place, standing.sendings.popleft()[1], "fenced")
-        if standing.sendings:
-            return
-        del self._standing[place]
-        self._send(place)
+            yield from self._free(place, standing.sendings.popleft()[1], "fenced", work)
+        if not standing.sendings and self._standing.get(place) is standing:
+            del self._standing[place]
+            self._send(place)
 
     def drained(self, session: SessionId, put_id: PutId, uncertain: int) -> None:
         """The writer's word that it has drained, but for the replicas in the mask. Raises `NotOwner`."""
@@ -97,13 +101,13 @@ class Fences:
                 self.give_up(put_id)
                 self.need(session, extent.segment)
             else:
-                self._free((session, extent.segment), (put_id,), "drained")
+                self._free_one((session, extent.segment), put_id, "drained")
 
-    def all_drained(self, session: SessionId) -> None:
-        """The writer left in order: nothing of it is under way anywhere."""
-        for place, puts in list(self._context.state.puts.by_place.items()):
-            if place[0] == session:
-                self._free(place, tuple(puts), "drained")
+    def all_drained(self, session: SessionId, work: Slice) -> Generator[None, None, None]:
+        """The writer left in order: nothing of it is under way anywhere. In slices."""
+        by_place = self._context.state.puts.by_place
+        for place in [place for place in by_place if place[0] == session]:
+            yield from self._free(place, tuple(by_place.get(place, ())), "drained", work)
 
     def segment_gone(self, segment: SegmentId) -> None:
         """The end of a generation was evidence enough; no answer is awaited."""
@@ -111,14 +115,20 @@ class Fences:
             del self._standing[place]
         self._given_up = {put_id for put_id in self._given_up if put_id in self._context.state.puts.quarantined}
 
-    def _free(self, place: Place, puts: tuple[PutId, ...], evidence: str) -> None:
-        context = self._context
+    def _free(self, place: Place, puts: tuple[PutId, ...], evidence: str, work: Slice) -> Generator[None, None, None]:
         for put_id in puts:
-            if put_id in context.state.puts.by_place.get(place, ()):
-                context.counters[f"quarantine_{evidence}_total"] += 1
-                context.emit(QuarantineEnded(put_id, place[1], evidence))
-                if put_id not in context.state.puts.quarantined:
-                    self._given_up.discard(put_id)
+            if work.is_over:
+                yield
+            self._free_one(place, put_id, evidence)
+            work.spend(FREE_UNITS)
+
+    def _free_one(self, place: Place, put_id: PutId, evidence: str) -> None:
+        context = self._context
+        if put_id in context.state.puts.by_place.get(place, ()):
+            context.counters[f"quarantine_{evidence}_total"] += 1
+            context.emit(QuarantineEnded(put_id, place[1], evidence))
+            if put_id not in context.state.puts.quarantined:
+                self._given_up.discard(put_id)
 
     def _send(self, place: Place) -> None:
         context = self._context

@@ -19,19 +19,40 @@ Work = Generator[None, None, Reply | None]
 class Slice:
     """The units that one slice may spend; `slice_objects` of the configuration."""
 
-    __slots__ = ("_left", "_size")
+    __slots__ = ("_left", "_size", "is_over")
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._left = size
+        #: What was spent last used the slice up. Work that may be done by then asks this before it goes on.
+        self.is_over = False
 
     def spend(self, units: int) -> bool:
         """Account for work done; True: the slice is used up, yield now."""
         self._left -= units
-        if self._left > 0:
-            return False
-        self._left = self._size
-        return True
+        self.is_over = self._left <= 0
+        if self.is_over:
+            self._left = self._size
+        return self.is_over
+
+    def charge(self, other: Slice) -> None:
+        """Account for what was spent of another slice; whether this one is used up, the next `spend` tells."""
+        self._left -= other._size - other._left
+
+
+class Pace:
+    """What paces work that is begun in one step and carried on in others, each with a slice of its own."""
+
+    __slots__ = ("cancelled", "work")
+
+    def __init__(self, work: Slice) -> None:
+        #: The slice of the step under way.
+        self.work = work
+        #: Nobody wants the result any more: come to an end.
+        self.cancelled = False
+
+    def spend(self, units: int) -> bool:
+        return self.work.spend(units)
 
 
 class Job:

@@ -20,6 +20,9 @@ from pykvpool.core.deadlines import Deadlines
 from pykvpool.errors import LeaseExpired, LimitExceeded, NotOwner, Overloaded
 from pykvpool.model.ids import LeaseId, SessionId
 
+#: Units of a slice (see `jobs`) that ending one lease costs, besides its rows.
+LEASE_UNITS = 8
+
 
 @dataclass(slots=True)
 class Lease:
@@ -53,17 +56,19 @@ class Leases:
         #: Sessions that hold any.
         self.by_session: dict[SessionId, Holding] = {}
         self.deadlines = Deadlines(self._deadline_of, lambda: len(self.by_id))
+        #: Leases that are over, with the rows that they cover still.
+        self.ending: dict[LeaseId, Lease] = {}
+        #: Rows under any lease, and their bytes, each counted once.
+        self.covered = 0
+        self.covered_bytes = 0
         self._last_id = 0
 
     def duration_ms(self, asked_ms: int) -> int:
         """What a grant gives: the default for 0, never more than the longest allowed."""
         return min(asked_ms or self._config.lease_ms, self._config.max_lease_ms)
 
-    def grant(self, session: SessionId, rows: Sequence[int], lease_ms: int, now: int, capacity_bytes: int) -> Lease:
-        """One lease over `rows` (at least one). Raises `Overloaded` where the session would hold too much.
-
-        `capacity_bytes` is the pool's; a part of it is what one session may lease.
-        """
+    def open(self, session: SessionId, now: int) -> Lease:
+        """A lease over nothing yet; `cover` rows, then `start` it. Raises `Overloaded` for one too many."""
         holding = self.by_session.get(session) or Holding({})
         if len(holding.leases) >= self._config.max_leases_per_session:
             raise Overloaded(
@@ -71,6 +76,21 @@ class Leases:
                 "release some first",
                 leases=len(holding.leases),
             )
+        self._last_id += 1
+        lease = Lease(LeaseId(self._last_id), session, array("I"), 0, now, now)
+        self.by_session[session] = holding
+        holding.leases[lease.id] = None
+        self.by_id[lease.id] = lease
+        return lease
+
+    def cover(self, lease: Lease, rows: Sequence[int], capacity_bytes: int) -> None:
+        """Also these rows. Raises `Overloaded` where the session would hold too much; then none of them is covered.
+
+        `capacity_bytes` is the pool's; a part of it is what one session may lease.
+        """
+        if not rows:
+            return
+        holding = self.by_session[lease.session]
         size_bytes = self._total_bytes(rows)
         ratio = self._config.max_leased_ratio_per_session
         limit_bytes = int(capacity_bytes * ratio)
@@ -83,17 +103,24 @@ class Leases:
                 asked_bytes=size_bytes,
                 limit_bytes=limit_bytes,
             )
-        self._last_id += 1
-        lease = Lease(LeaseId(self._last_id), session, array("I", rows), size_bytes, now, now + lease_ms)
-        counts = self._catalog.leases
+        counts, sizes = self._catalog.leases, self._catalog.size
+        fresh = fresh_bytes = 0
         for row in rows:
-            counts[row] += 1
-        self.by_session[session] = holding
-        holding.leases[lease.id] = None
+            count = counts[row]
+            counts[row] = count + 1
+            if not count:
+                fresh += 1
+                fresh_bytes += sizes[row]
+        self.covered += fresh
+        self.covered_bytes += fresh_bytes
+        lease.rows.extend(rows)
+        lease.size_bytes += size_bytes
         holding.size_bytes += size_bytes
-        self.by_id[lease.id] = lease
+
+    def start(self, lease: Lease, lease_ms: int, now: int) -> None:
+        """It is whole: its time begins."""
+        lease.expires_at = now + lease_ms
         self.deadlines.add(lease.id, lease.expires_at)
-        return lease
 
     def renew(self, session: SessionId, lease_id: LeaseId, lease_ms: int, now: int) -> None:
         """Extend to `lease_ms` from now, whole or not at all: the reader counts on all of it."""
@@ -117,32 +144,44 @@ class Leases:
             )
         lease.expires_at = max(lease.expires_at, now + asked_ms)
 
-    def end(self, lease_id: LeaseId) -> list[int]:
-        """The lease is over (idempotent). Returns the rows that no lease covers any more."""
+    def end(self, lease_id: LeaseId) -> Lease | None:
+        """The lease is over (idempotent: None). Its rows stay covered until `uncover` has gone through them."""
         lease = self.by_id.pop(lease_id, None)
         if lease is None:
-            return []
+            return None
         holding = self.by_session[lease.session]
         del holding.leases[lease_id]
         holding.size_bytes -= lease.size_bytes
         if not holding.leases:
             del self.by_session[lease.session]
-        counts = self._catalog.leases
+        self.ending[lease_id] = lease
+        return lease
+
+    def uncover(self, lease: Lease, limit: int) -> list[int]:
+        """Let go of up to `limit` rows of a lease that is over. Returns those that no lease covers any more."""
+        counts, sizes = self._catalog.leases, self._catalog.size
         uncovered = []
-        for row in lease.rows:
+        for row in lease.rows[-limit:]:
             count = counts[row] - 1
             counts[row] = count
             if not count:
                 uncovered.append(row)
+                self.covered_bytes -= sizes[row]
+        self.covered -= len(uncovered)
+        del lease.rows[-limit:]
+        if not lease.rows:
+            del self.ending[lease.id]
         return uncovered
 
     def of_session(self, session: SessionId) -> list[LeaseId]:
         holding = self.by_session.get(session)
         return list(holding.leases) if holding else []
 
-    def leased_rows(self, session: SessionId | None = None) -> set[int]:
-        """Rows under any lease (of one session); a walk over all leases, for reports and checks."""
-        leases = self.by_id.values() if session is None else (self.by_id[i] for i in self.of_session(session))
+    def rows_of_session(self, session: SessionId, limit: int) -> set[int] | None:
+        """Rows under the leases of one session; None where it would take a walk over more than `limit` to know."""
+        leases = [self.by_id[lease_id] for lease_id in self.of_session(session)]
+        if sum(len(lease.rows) for lease in leases) > limit:
+            return None
         return {row for lease in leases for row in lease.rows}
 
     def _total_bytes(self, rows: Sequence[int]) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Generator
 
 from pykvpool.core.context import Context
 from pykvpool.core.jobs import Work
+from pykvpool.core.leases import LEASE_UNITS
 from pykvpool.core.loss import lose_segment
 from pykvpool.core.refusal import refusal
 from pykvpool.core.sessions import ROLES, Session
@@ -32,9 +33,8 @@ STORIES = {
     "expired": "expired: no sign of life came in time",
     "superseded": "superseded by a newer session of its name",
 }
-#: Units of a slice (see `jobs`) that closing one put costs, and ending one lease (besides one per row).
+#: Units of a slice (see `jobs`) that closing one put costs.
 PUT_UNITS = 16
-LEASE_UNITS = 8
 
 
 def hello(context: Context, event: Hello) -> None:
@@ -79,13 +79,15 @@ def _resume(context: Context, session: Session) -> None:
     session.last_seen = context.now
     _set_suspect(context, session.id, False)
     if session.role == "node":
-        context.run_later(_requeue(context))
+        context.run_later(_requeue(context, session.id))
     context.fences.resume(session.id)
-    context.hash_requests.resume(session.id)
 
 
-def _requeue(context: Context) -> Work:
-    yield from context.state.evictor.requeue_elsewhere(context.new_slice())
+def _requeue(context: Context, node: SessionId) -> Work:
+    """A node is back: what waited for it, in slices."""
+    work = context.new_slice()
+    yield from context.state.evictor.requeue_elsewhere(work)
+    yield from context.hash_requests.resume(node, work)
     return None
 
 
@@ -101,9 +103,8 @@ def disconnected(context: Context, session_id: SessionId) -> None:
 
 
 def _set_suspect(context: Context, session_id: SessionId, suspect: bool) -> None:
-    for segment in context.state.segments.of_session(session_id):
-        segment.suspect = suspect
-        context.state.evictor.room_version += 1
+    context.state.segments.set_suspect(session_id, suspect)
+    context.state.evictor.room_version += 1
 
 
 def goodbye(context: Context, session: Session) -> None:
@@ -147,7 +148,7 @@ def end_session(context: Context, session: Session, reason: str) -> None:
 def _clear(context: Context, session: SessionId, reason: str) -> Work:
     drained = reason == "goodbye"
     if drained:
-        context.fences.all_drained(session)
+        yield from context.fences.all_drained(session, context.new_slice())
     yield from _close_puts(context, session, "revoked" if drained else reason, drained)
     context.fences.session_over(session)
     if drained:

@@ -49,7 +49,7 @@ def _walk(context: Context, segment: SegmentId) -> Work:
 
 def _lose_replica(context: Context, segment: SegmentId, row: int) -> None:
     state, catalog = context.state, context.state.catalog
-    if catalog.state[row] == RESIDENT and not state.is_visible(row):
+    if catalog.state[row] == RESIDENT and not state.has_copy(row):
         context.remove_object(row, "replicas lost")
         if not catalog.leases[row]:
             return

@@ -20,21 +20,21 @@ from pykvpool.core.fences import Fences
 from pykvpool.core.handlers import HANDLERS
 from pykvpool.core.hash_requests import HashRequests
 from pykvpool.core.jobs import Job
+from pykvpool.core.leases import LEASE_UNITS
 from pykvpool.core.liveness import disconnected, expire_sessions, hello, spare_sessions
 from pykvpool.core.placement import Placement
 from pykvpool.core.refusal import refusal
 from pykvpool.core.requests import Seen
 from pykvpool.core.sessions import Session
+from pykvpool.core.tickets import GRANT_UNITS
 from pykvpool.core.validate import validate
-from pykvpool.core.waiting import GRANT_UNITS, Waiting
+from pykvpool.core.waiting import Waiting
 from pykvpool.errors import InvalidArgument, Overloaded, PoolError, SessionExpired
 from pykvpool.model.events import Disconnected, Event, Hello, Request, Tick
 from pykvpool.model.facts import Fact
 from pykvpool.model.ids import LeaseId, PutId
 from pykvpool.model.replies import ErrorInfo, Reply
 
-#: Units of a slice (see `jobs`) that expiring one lease costs, besides one per row.
-LEASE_UNITS = 8
 #: A step that comes this much later than it was wanted: the master was away, not its peers.
 AWAY_MS = 500
 
@@ -50,6 +50,8 @@ class MasterCore:
         context.hash_requests = HashRequests(context)
         #: Something was due in the last step that one slice did not finish.
         self._more_due = False
+        #: A job had its slice in this step.
+        self._advanced = False
 
     @property
     def config(self) -> CoreConfig:
@@ -69,6 +71,7 @@ class MasterCore:
         context = self._context
         away = self._was_away(now)
         context.begin(now)
+        self._advanced = False
         if away:
             context.counters["master_pauses_total"] += 1
             spare_sessions(context)
@@ -81,7 +84,8 @@ class MasterCore:
         elif not isinstance(event, Tick):
             raise InvalidArgument(f"{type(event).__name__} is not an event")
         self._expire()
-        self._run_slice()
+        if not self._advanced:
+            self._run_slice()
         context.waiting.pump()
         context.waiting.flush()
         return context.effects
@@ -209,6 +213,7 @@ class MasterCore:
             job.finish(refusal(error))
         else:
             self._context.jobs.add(job)
+            self._advanced = True
 
     def _expire(self) -> None:
         """End what is due, a slice of each kind."""

@@ -7,11 +7,14 @@ the largest part free. Deterministic: equal ones go by segment id.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from pykvpool.core.context import Context
-from pykvpool.core.eviction.plan import Room, plan_eviction
+from pykvpool.core.eviction.plan import Outcome, make_room
+from pykvpool.core.eviction.window import Room
 from pykvpool.core.full import explain_full
+from pykvpool.core.jobs import Pace
 from pykvpool.core.segments import Segment
 from pykvpool.errors import InvalidArgument, PoolFull, TooFewNodes, invariant
 from pykvpool.model.ids import PutId, ScopeId, SessionId
@@ -45,6 +48,27 @@ class Wish:
     @property
     def key(self) -> tuple[ScopeId, bytes]:
         return (self.scope, self.hash)
+
+
+@dataclass(slots=True)
+class Choice:
+    """Where a put could go."""
+
+    #: Segments that are large enough and may be written to.
+    fitting: list[Segment]
+    #: How many replicas there can be at most.
+    wanted: int
+    #: Those that have room now, on distinct nodes, best first.
+    segments: list[Segment]
+    #: Of the step in which this is so.
+    moment: int
+
+    def is_on(self, node: str) -> bool:
+        return any(segment.node == node for segment in self.segments)
+
+    def is_best(self, wish: Wish) -> bool:
+        """Could evicting others bring nothing better?"""
+        return len(self.segments) >= self.wanted and (not wish.preferred_node or self.is_on(wish.preferred_node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +116,53 @@ class Placement:
             )
         return fitting, min(wish.replicas, nodes)
 
-    def place(self, wish: Wish) -> tuple[Extent, ...] | None:
-        """Extents that are free now, evicting others if needed; None: no room. Raises what `check` raises."""
+    def choose(self, wish: Wish) -> Choice:
+        """Where it could go as things are. Raises what `check` raises."""
         fitting, wanted = self._options(wish)
-        chosen = self._choose(fitting, wish, wanted)
-        if wish.preferred_node and wish.preferred_node not in [segment.node for segment in chosen]:
-            preferred = [segment for segment in fitting if segment.node == wish.preferred_node]
-            if preferred and self._evict(wish, 1, 0, preferred):
-                chosen = self._choose(fitting, wish, wanted)
-        if len(chosen) < wanted:
-            if len(chosen) < wish.min_granted and self._is_hopeless(wish):
+        return Choice(fitting, wanted, self._choose(fitting, wish, wanted), self._context.state.moment)
+
+    def extents(self, wish: Wish, choice: Choice) -> tuple[Extent, ...]:
+        """The place itself; to be taken before anything else is chosen."""
+        return tuple(self._extent(segment, wish.size_bytes) for segment in choice.segments)
+
+    def make_room(self, wish: Wish, choice: Choice, pace: Pace) -> Generator[None, None, Choice | None]:
+        """A better choice than the one of this step, at the cost of others; None: no room. Raises what `check` raises.
+
+        In slices; from its beginning to its end nothing else may be placed.
+        """
+        prefers, tried, began = bool(wish.preferred_node), False, choice.moment
+        state = self._context.state
+        version = state.evictor.room_version
+        while True:
+            if prefers and not choice.is_on(wish.preferred_node):
+                prefers = False
+                preferred = [segment for segment in choice.fitting if segment.node == wish.preferred_node]
+                # Room there is worth an eviction only where the put can start with it (P6).
+                enough = len(choice.segments) + 1 >= wish.min_granted
+                if preferred and enough and (yield from self._evict(wish, 1, 0, preferred, pace)).is_news:
+                    choice = self._choose_again(wish, choice)
+            if pace.cancelled:
                 return None
-            self._evict(wish, wanted, wish.min_granted, fitting)
-            chosen = self._choose(fitting, wish, wanted)
-        if len(chosen) < wish.min_granted:
-            version = self._context.state.evictor.room_version
+            if tried or len(choice.segments) >= choice.wanted:
+                break
+            if len(choice.segments) < wish.min_granted and self._is_hopeless(wish):
+                return None
+            outcome = yield from self._evict(wish, choice.wanted, wish.min_granted, choice.fitting, pace)
+            tried = not outcome.stale
+            choice = self._choose_again(wish, choice)
+        if len(choice.segments) < wish.min_granted:
+            if state.moment == began:
+                version = state.evictor.room_version
             self._failure = _Failure(version, wish.size_bytes, wish.min_granted)
             return None
-        return tuple(self._extent(segment, wish.size_bytes) for segment in chosen)
+        return choice
+
+    def _choose_again(self, wish: Wish, choice: Choice) -> Choice:
+        """After an eviction; in the same step the segments are what they were."""
+        if self._context.state.moment != choice.moment:
+            return self.choose(wish)
+        segments = self._choose(choice.fitting, wish, choice.wanted)
+        return Choice(choice.fitting, choice.wanted, segments, choice.moment)
 
     def full(self, wish: Wish) -> PoolFull:
         """Why there is no room for it."""
@@ -128,6 +181,10 @@ class Placement:
             chosen.setdefault(segment.node, segment)
         return list(chosen.values())
 
+    def has_news(self) -> bool:
+        """Has room appeared since the last search that found none began?"""
+        return self._failure is not None and self._failure.room_version != self._context.state.evictor.room_version
+
     def _is_hopeless(self, wish: Wish) -> bool:
         failure = self._failure
         return (
@@ -137,19 +194,16 @@ class Placement:
             and wish.min_granted >= failure.needed
         )
 
-    def _evict(self, wish: Wish, wanted: int, needed: int, segments: list[Segment]) -> bool:
-        """Make the room; False where that cannot be, and then nothing has changed."""
+    def _evict(
+        self, wish: Wish, wanted: int, needed: int, segments: list[Segment], pace: Pace
+    ) -> Generator[None, None, Outcome]:
+        """Make the room if that can be; otherwise nothing has changed, or others have changed it."""
         context, state = self._context, self._context.state
-        writable = frozenset(segment.id for segment in state.segments.by_id.values() if segment.writable)
-        room = Room(wish.size_bytes, wanted, needed, segments, writable)
-        result = plan_eviction(room, state.catalog, state.evictor, state.moment)
-        if result.rows is None:
-            if result.examined > LONG_SEARCH_ROWS:
-                self.retry_at = context.now + result.examined // PAUSE_ROWS_PER_MS
-            return False
-        for row in result.rows:
-            context.remove_object(row, "evicted")
-        return bool(result.rows)
+        room = Room(wish.size_bytes, wanted, needed, segments, state.segments.version)
+        outcome = yield from make_room(room, state, pace, lambda row: context.remove_object(row, "evicted"))
+        if not outcome.evicted and outcome.examined > LONG_SEARCH_ROWS:
+            self.retry_at = context.now + outcome.examined // PAUSE_ROWS_PER_MS
+        return outcome
 
     def _extent(self, segment: Segment, size_bytes: int) -> Extent:
         offset = segment.space.find(size_bytes)

@@ -54,7 +54,16 @@ class Quarantined:
 class Puts:
     """Open and quarantined puts."""
 
-    __slots__ = ("by_id", "by_key", "by_place", "by_session", "last_id", "open_bytes", "quarantined")
+    __slots__ = (
+        "by_id",
+        "by_key",
+        "by_place",
+        "by_session",
+        "last_id",
+        "open_bytes",
+        "quarantined",
+        "quarantined_extents",
+    )
 
     def __init__(self) -> None:
         self.by_id: dict[PutId, OpenPut] = {}
@@ -63,6 +72,8 @@ class Puts:
         #: Open puts of each session that has any, in order.
         self.by_session: dict[SessionId, dict[PutId, None]] = {}
         self.quarantined: dict[PutId, Quarantined] = {}
+        #: Extents that these hold.
+        self.quarantined_extents = 0
         #: (writer, segment) -> its quarantined puts there, in order: what one fence answers for.
         self.by_place: dict[tuple[SessionId, SegmentId], dict[PutId, None]] = {}
         #: Object bytes of the extents of open puts.
@@ -92,11 +103,13 @@ class Puts:
         if record is None:
             record = self.quarantined[put.put_id] = Quarantined(put.session, put.extents)
         record.held[extent.segment] = extent
+        self.quarantined_extents += 1
         self.by_place.setdefault((put.session, extent.segment), {})[put.put_id] = None
 
     def end_quarantine(self, put_id: PutId, segment: SegmentId) -> Extent:
         record = self.quarantined[put_id]
         extent = record.held.pop(segment)
+        self.quarantined_extents -= 1
         if not record.held:
             del self.quarantined[put_id]
         place = (record.session, segment)

@@ -56,21 +56,31 @@ class Segments:
     going: set[SegmentId] = field(default_factory=set)
     #: Highest id ever given out.
     last_id: int = 0
+    #: Rises whenever other segments may be written to than before.
+    version: int = 0
 
     def mount(self, fact: SegmentMounted) -> Segment:
         descriptor = SegmentDescriptor(fact.segment, fact.generation, fact.node, fact.size_bytes, fact.endpoints)
         segment = Segment(fact.session, descriptor, Allocator(fact.size_bytes, self.alignment_bytes))
         self.by_id[fact.segment] = segment
+        self.version += 1
         self.last_id = max(self.last_id, fact.segment)
         return segment
 
     def set_going(self, segment: SegmentId, reason: str) -> None:
         self.by_id[segment].going = reason
         self.going.add(segment)
+        self.version += 1
 
     def remove(self, segment: SegmentId) -> None:
         del self.by_id[segment]
         self.going.discard(segment)
+
+    def set_suspect(self, session: SessionId, suspect: bool) -> None:
+        """The control connection of a node is gone, or back."""
+        for segment in self.of_session(session):
+            segment.suspect = suspect
+            self.version += 1
 
     def of_session(self, session: SessionId) -> list[Segment]:
         return [segment for segment in self.by_id.values() if segment.session == session]

@@ -44,9 +44,12 @@ class DurableState:
         self.evictor = Evictor(self.catalog, policy)
         #: Rows of resident objects with a hard pin, in order.
         self.hard_pinned: dict[int, None] = {}
+        self.hard_pinned_bytes = 0
         #: Objects whose key is gone while readers hold leases, and their bytes in all replicas.
         self.lingering = 0
         self.lingering_bytes = 0
+        #: The same with one copy of each.
+        self.lingering_object_bytes = 0
         self._methods: dict[type, Callable[[Any], None]] = {
             facts.ScopeInterned: self._scope_interned,
             facts.SessionOpened: self._session_opened,
@@ -74,8 +77,17 @@ class DurableState:
         record = self.segments.by_id.get(segment)
         return record is not None and not record.going
 
+    @property
+    def hides(self) -> bool:
+        """Are some resident rows not to be found, so that each one has to be asked about (`is_visible`)?"""
+        return bool(self.segments.going) or self.evictor.sealed
+
     def is_visible(self, row: int) -> bool:
-        """Has a resident row a copy in a segment that is not going? Asked only while some segment is."""
+        """May a resident row be found? Not if all its copies are going, nor if it is about to be evicted."""
+        return not self.evictor.is_hidden(row) and self.has_copy(row)
+
+    def has_copy(self, row: int) -> bool:
+        """Has a resident row a copy in a segment that is not going?"""
         going, table = self.segments.going, self.catalog.replicas
         return any(table.segment[replica] not in going for replica in table.of_object(self.catalog.replica[row]))
 
@@ -148,8 +160,7 @@ class DurableState:
             fact.landed,
         )  # fmt: skip
         self.evictor.added(row, self.moment)
-        if put.pin == Pin.HARD:
-            self.hard_pinned[row] = None
+        self._set_hard_pinned(row, put.pin == Pin.HARD)
 
     def _put_closed(self, fact: facts.PutClosed) -> None:
         put = self._close(fact.put_id, fact.quarantined)
@@ -197,9 +208,10 @@ class DurableState:
         catalog = self.catalog
         row = self._row(fact.scope, fact.hash, fact.put_id)
         self.evictor.removed(row, evicted=fact.reason == "evicted")
-        self.hard_pinned.pop(row, None)
+        self._set_hard_pinned(row, False)
         if fact.lingering:
             self.lingering += 1
+            self.lingering_object_bytes += catalog.size[row]
             self.lingering_bytes += self.replica_bytes(row)
         else:
             self._free_replicas(row)
@@ -208,12 +220,13 @@ class DurableState:
             self.evictor.recheck(parent)
         ghost = catalog.ghosts[fact.scope].get(fact.hash, NONE)
         if ghost != NONE:
-            self.evictor.orphaned(ghost)
+            self.evictor.orphaned(ghost, row)
 
     def _extents_freed(self, fact: facts.ExtentsFreed) -> None:
         row = self.catalog.by_put.get(fact.put_id)
         invariant(row != NONE and self.catalog.state[row] == LINGERING, "only a lingering object's extents are freed")
         self.lingering -= 1
+        self.lingering_object_bytes -= self.catalog.size[row]
         self.lingering_bytes -= self.replica_bytes(row)
         self._free_replicas(row)
         self.catalog.bury(row)
@@ -246,11 +259,16 @@ class DurableState:
         row = self.catalog.find(fact.scope, fact.hash)
         invariant(row != NONE, "a fact names an object that is there")
         self.catalog.pin[row] = fact.pin
-        if fact.pin == Pin.HARD:
-            self.hard_pinned[row] = None
-        else:
-            self.hard_pinned.pop(row, None)
+        self._set_hard_pinned(row, fact.pin == Pin.HARD)
         self.evictor.pin_changed(row)
+
+    def _set_hard_pinned(self, row: int, pinned: bool) -> None:
+        if pinned and row not in self.hard_pinned:
+            self.hard_pinned[row] = None
+            self.hard_pinned_bytes += self.catalog.size[row]
+        elif not pinned and row in self.hard_pinned:
+            del self.hard_pinned[row]
+            self.hard_pinned_bytes -= self.catalog.size[row]
 
     def _checksum_set(self, fact: facts.ChecksumSet) -> None:
         row = self.catalog.by_put.get(fact.put_id)

@@ -23,6 +23,8 @@ def validate(context: Context) -> None:
     check_puts(context)
     check_leases(context)
     check_evictor(context.state)
+    searching = bool(context.state.evictor._taken_from) or context.state.evictor.sealed
+    invariant(context.waiting.is_placing() or not searching, "a search ends with the placing that it is for")
 
 
 def check_space(state: DurableState) -> None:
@@ -59,7 +61,7 @@ def check_space(state: DurableState) -> None:
 def check_rows(state: DurableState) -> None:
     """Index, ghosts, put_ids, replica lists and totals agree with the rows."""
     catalog = state.catalog
-    resident = lingering = resident_bytes = lingering_bytes = 0
+    resident = lingering = resident_bytes = lingering_bytes = lingering_object_bytes = 0
     for row in range(len(catalog)):
         kind, scope = catalog.state[row], catalog.scope[row]
         if kind == RESIDENT:
@@ -70,6 +72,7 @@ def check_rows(state: DurableState) -> None:
         elif kind == LINGERING:
             lingering += 1
             lingering_bytes += state.replica_bytes(row)
+            lingering_object_bytes += catalog.size[row]
             invariant(catalog.leases[row] > 0, "an object lingers for a lease")
             invariant(not catalog.children[row] and catalog.parent[row] == NONE, "a lingering row is in no chain")
         elif kind == GHOST:
@@ -87,6 +90,7 @@ def check_rows(state: DurableState) -> None:
     invariant(catalog.count == resident == sum(map(len, catalog.index)), "objects are counted right")
     invariant(catalog.resident_bytes == resident_bytes, "object bytes are counted right")
     invariant((state.lingering, state.lingering_bytes) == (lingering, lingering_bytes), "lingering ones too")
+    invariant(state.lingering_object_bytes == lingering_object_bytes, "and with one copy each")
     by_segment = Counter(replica for s in catalog.replicas.heads for replica in catalog.replicas.in_segment(s))
     of_objects = Counter(
         replica
@@ -97,6 +101,7 @@ def check_rows(state: DurableState) -> None:
     invariant(by_segment == of_objects, "the replica lists of segments and objects hold the same rows")
     pinned = {row for row in catalog.resident_rows() if catalog.pin[row] == Pin.HARD}
     invariant(set(state.hard_pinned) == pinned, "hard pinned rows are known")
+    invariant(state.hard_pinned_bytes == sum(catalog.size[row] for row in pinned), "and their bytes")
 
 
 def check_chains(state: DurableState) -> None:
@@ -139,6 +144,8 @@ def check_puts(context: Context) -> None:
         puts.open_bytes == sum(put.size_bytes * len(put.extents) for put in puts.by_id.values()), "open bytes are right"
     )
     places = {(record.session, segment): None for record in puts.quarantined.values() for segment in record.held}
+    extents = sum(len(record.held) for record in puts.quarantined.values())
+    invariant(puts.quarantined_extents == extents, "quarantined extents are counted right")
     invariant(set(places) == set(puts.by_place), "places of quarantine are known")
     for put_id, record in puts.quarantined.items():
         invariant(bool(record.held), "a quarantined put holds something")
@@ -152,7 +159,10 @@ def check_puts(context: Context) -> None:
 def check_leases(context: Context) -> None:
     """The column of counts, and what sessions hold, agree with the leases."""
     catalog, leases = context.state.catalog, context.leases
-    counts = Counter(row for lease in leases.by_id.values() for row in lease.rows)
+    counts = Counter(row for lease in (*leases.by_id.values(), *leases.ending.values()) for row in lease.rows)
+    invariant(all(lease.rows for lease in leases.ending.values()), "a lease that let go of everything is forgotten")
+    covered_bytes = sum(catalog.size[row] for row in counts)
+    invariant((leases.covered, leases.covered_bytes) == (len(counts), covered_bytes), "leased rows are counted once")
     for row in range(len(catalog)):
         held = counts.get(row, 0)
         if catalog.state[row] in (RESIDENT, LINGERING):
@@ -171,9 +181,18 @@ def check_leases(context: Context) -> None:
 def check_evictor(state: DurableState) -> None:
     """Every resident row has a place, and what is set aside is so for a reason that still holds."""
     evictor, catalog = state.evictor, state.catalog
+    taken, children = dict(evictor._taken_from), Counter[int]()
+    order = {row: place for place, row in enumerate(taken)}
     for row, where in enumerate(evictor.where):
         resident = row < len(catalog) and catalog.state[row] == RESIDENT
         invariant(resident == (where != ABSENT), "the evictor knows the resident rows, and no others")
-        invariant(where != TAKEN, "no plan is left open")
+        if where == TAKEN:
+            invariant(taken.pop(row, None) is not None, "a taken row is one of the search under way")
+            invariant(not catalog.leases[row] and catalog.pin[row] != Pin.HARD, "what protects a taken row is noticed")
+            children[catalog.parent[row]] += 1
+            later = order.get(catalog.parent[row])
+            invariant(later is None or order[row] < later, "children are taken before their parents")
         if where == PARKED:
             invariant(evictor.reason_to_stay(row) != "", "a parked row may not go")
+    del children[NONE]
+    invariant(not taken and evictor._taken_children == children, "taken rows and children are counted right")

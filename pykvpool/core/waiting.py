@@ -12,55 +12,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from pykvpool.core.context import Context
 from pykvpool.core.deadlines import Deadlines
 from pykvpool.core.jobs import Slice
-from pykvpool.core.placement import Wish, next_put_id
+from pykvpool.core.placement import Wish
+from pykvpool.core.placer import Placer
 from pykvpool.core.puts import Key, OpenPut
 from pykvpool.core.refusal import refusal
+from pykvpool.core.tickets import GRANT_UNITS, Entry, Ticket, TicketState, Wait
 from pykvpool.errors import KeyConflict, NotReady, PoolError, PoolFull, SegmentGone, StalePut
-from pykvpool.model.facts import PutOpened
 from pykvpool.model.ids import PutId, RequestId, SessionId, TicketId
 from pykvpool.model.replies import ErrorInfo, Existing, Pending, PutGrant, PutStarted
-
-Entry = PutGrant | Existing | Pending | ErrorInfo
-
-#: Units of a slice (see `jobs`) that granting one key costs, and each eviction that it needed.
-GRANT_UNITS = 16
-EVICT_UNITS = 40
-
-
-class TicketState(Enum):
-    QUEUED = auto()
-    FOLLOWING = auto()
-    DECIDED = auto()
-    GONE = auto()
-
-
-@dataclass(slots=True)
-class Ticket:
-    id: TicketId
-    wish: Wish
-    state: TicketState
-    #: While undecided, when it is answered with an error; once decided, when an uncollected outcome is dropped (ms).
-    deadline: int
-    #: The outcome, once decided.
-    entry: Entry | None = None
-    #: Waits (put_wait requests) that named it.
-    waits: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """One put_wait that has no reply yet."""
-
-    session: SessionId
-    request_id: RequestId
-    tickets: tuple[TicketId, ...]
-    deadline: int
 
 
 class Waiting:
@@ -88,11 +51,15 @@ class Waiting:
         self._ready: dict[int, None] = {}
         #: The queue may move, but this step has done enough.
         self.pump_pending = False
+        self._placer = Placer(context)
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
-    def enter(self, wish: Wish) -> Entry:
-        """A key that is not readable: granted, pending or (raised) an error."""
+    def enter(self, wish: Wish, work: Slice) -> Entry:
+        """A key that is not readable: granted, pending or (raised) an error.
+
+        A key whose room is not made within one slice is pending even if it does not wait: see `outcome`.
+        """
         context = self._context
         writer = context.state.puts.by_key.get(wish.key)
         queued = self._queued_by_key.get(wish.key)
@@ -110,11 +77,13 @@ class Waiting:
             ticket = self._new_ticket(wish, TicketState.FOLLOWING)
             self._followers.setdefault(wish.key, deque()).append(ticket)
             return Pending(ticket.id, True)
-        if self._head() is None:
-            put = self._try_grant(wish)
+        if not self._placer.is_busy() and self._head() is None:
+            put = self._placer.begin(wish, work)
             if put is not None:
                 self.untold.add(put.put_id)
                 return PutGrant(put.put_id, put.extents)
+            if self._placer.is_busy():
+                return Pending(self._stand_first(wish).id, False)
         else:
             context.placement.check(wish)
         if not wish.wait_ms:
@@ -123,48 +92,100 @@ class Waiting:
         self._join_queue(ticket)
         return Pending(ticket.id, False)
 
+    def outcome(self, session: SessionId, ident: TicketId) -> Generator[None, None, Entry]:
+        """What becomes of a ticket that does not wait, only for its own placing to end."""
+        while (ticket := self._mine(session, ident)) is not None and ticket.state is not TicketState.DECIDED:
+            yield
+        return self._collect(session, ident)
+
     def committed(self, put: OpenPut) -> None:
         """The writer of a key committed: that is success for all who followed."""
-        for ticket in self._followers.pop(put.key, ()):
+        self._tell_followers(put.key, put.put_id)
+
+    def _tell_followers(self, key: Key, put_id: PutId) -> None:
+        for ticket in self._followers.pop(key, ()):
             if ticket.state is TicketState.FOLLOWING:
                 self._context.counters["waits_existing_total"] += 1
-                self._decide(ticket, Existing(put.put_id))
+                self._decide(ticket, Existing(put_id))
 
     def holder_gone(self, key: Key) -> None:
         """The writer of a key ended without an object: the first follower that can takes over."""
         followers = self._followers.get(key)
         while followers:
             ticket = followers.popleft()
-            if ticket.state is not TicketState.FOLLOWING or not self._context.is_live(ticket.wish.session):
-                continue
-            if self._head() is not None or not self._grant_or_refuse(ticket):
+            if ticket.state is TicketState.FOLLOWING and self._context.is_live(ticket.wish.session):
+                if not self._placer.is_busy() and self._head() is None:
+                    # A pause was for another head.
+                    self._context.placement.retry_at = 0
                 ticket.state = TicketState.QUEUED
                 self._join_queue(ticket)
-            if ticket.state is TicketState.QUEUED or not isinstance(ticket.entry, ErrorInfo):
+                self.pump_pending = True
                 break
         if followers is not None and not followers:
             self._followers.pop(key, None)
 
     def pump(self) -> None:
         """Grant what can be granted, strictly in order, within one slice."""
-        self.pump_pending = False
-        if self._context.placement.retry_at > self._context.now:
+        self.pump_pending = self._placer.has_worked()
+        if self.pump_pending:
             return
         work = self._context.new_slice()
-        while (ticket := self._head()) is not None:
-            evicted = self._context.counters["objects_evicted_total"]
-            if not self._grant_or_refuse(ticket):
+        while (ticket := self._next_in_line()) is not None:
+            decided = self._decide_first(ticket, work)
+            if self._placer.is_busy():
+                self.pump_pending = True
                 return
-            self._leave_queue(ticket)
-            if isinstance(ticket.entry, ErrorInfo):
-                self.holder_gone(ticket.wish.key)
-            if work.spend(self.grant_units(evicted)):
+            if not decided and ticket.deadline <= self._context.now:
+                self._time_out(ticket)
+            elif not decided:
+                # What happened during a long search may have been what it lacked.
+                self.pump_pending = self._context.placement.has_news()
+                return
+            if work.spend(GRANT_UNITS):
                 self.pump_pending = True
                 return
 
-    def grant_units(self, evicted_before: int) -> int:
-        """What deciding one key cost, given the count of evictions before it."""
-        return GRANT_UNITS + EVICT_UNITS * (self._context.counters["objects_evicted_total"] - evicted_before)
+    def is_placing(self) -> bool:
+        """Is somebody being placed, over several steps?"""
+        return self._placer.is_busy()
+
+    def is_only_placing(self) -> bool:
+        """Is a key being placed and nobody behind it? Then one that does not wait may hold on, it has not long to."""
+        return self._placer.is_busy() and len(self._queued_by_key) < 2
+
+    def _next_in_line(self) -> Ticket | None:
+        if self._placer.ticket is not None:
+            return self._placer.ticket
+        return self._head() if self._context.placement.retry_at <= self._context.now else None
+
+    def _decide_first(self, ticket: Ticket, work: Slice) -> bool:
+        """Go on with the first in line; False: it is being placed still, or it has to wait."""
+        entry: Entry | None
+        try:
+            entry = self._placer.readable(ticket.wish) or self._grant(ticket, work)
+        except PoolError as error:
+            entry = refusal(error)
+        if self._placer.is_busy():
+            return False
+        if ticket.state is not TicketState.QUEUED or not self._context.is_live(ticket.wish.session):
+            return True
+        if entry is None:
+            return False
+        self._leave_queue(ticket)
+        self._decide(ticket, entry)
+        if isinstance(entry, Existing):
+            self._tell_followers(ticket.wish.key, entry.put_id)
+        elif isinstance(entry, ErrorInfo):
+            self.holder_gone(ticket.wish.key)
+        return True
+
+    def _grant(self, ticket: Ticket, work: Slice) -> PutGrant | None:
+        put = self._placer.go_on(ticket, work)
+        if put is None:
+            return None
+        self.untold.add(put.put_id)
+        self._context.counters["waits_granted_total"] += 1
+        return PutGrant(put.put_id, put.extents)
 
     # -- put_wait ----------------------------------------------------------------------------------------------------
 
@@ -256,7 +277,10 @@ class Waiting:
             if work.spend(GRANT_UNITS):
                 return True
         while (ident := self._deadlines.pop_due(now)) is not None:
-            self._time_out(self.tickets[TicketId(ident)])
+            ticket = self.tickets[TicketId(ident)]
+            if ticket is not self._placer.ticket:
+                # Otherwise `pump` looks at its time when its placing has ended.
+                self._time_out(ticket)
             if work.spend(GRANT_UNITS):
                 return True
         return False
@@ -273,6 +297,8 @@ class Waiting:
     def _drop(self, ticket: Ticket) -> None:
         """It waits no longer; whoever followed it takes over."""
         was_queued = ticket.state is TicketState.QUEUED
+        if self._placer.ticket is ticket:
+            self._placer.cancel()
         if ticket.state is not TicketState.DECIDED:
             self.undecided -= 1
         self._forget(ticket)
@@ -313,34 +339,18 @@ class Waiting:
         if self._queued_by_key.get(ticket.wish.key) is ticket:
             del self._queued_by_key[ticket.wish.key]
 
-    def _try_grant(self, wish: Wish) -> OpenPut | None:
-        context = self._context
-        extents = context.placement.place(wish)
-        if extents is None:
-            return None
-        put_id = next_put_id(context)
-        context.emit(
-            PutOpened(
-                put_id, wish.session, wish.scope, wish.hash, wish.size_bytes, wish.parent, wish.pin, wish.min_replicas,
-                extents,
-            )
-        )  # fmt: skip
-        context.open_put(put_id)
-        return context.state.puts.by_id[put_id]
-
-    def _grant_or_refuse(self, ticket: Ticket) -> bool:
-        """Decide the ticket if it can be placed, or never can be; False: it has to wait."""
+    def _stand_first(self, wish: Wish) -> Ticket:
+        """The ticket of a key whose placing has just begun. Raises `PoolFull` where too many wait already."""
         try:
-            put = self._try_grant(ticket.wish)
-        except PoolError as error:
-            self._decide(ticket, refusal(error))
-            return True
-        if put is None:
-            return False
-        self.untold.add(put.put_id)
-        self._context.counters["waits_granted_total"] += 1
-        self._decide(ticket, PutGrant(put.put_id, put.extents))
-        return True
+            ticket = self._new_ticket(wish, TicketState.QUEUED)
+        except PoolFull:
+            self._placer.cancel()
+            raise
+        finally:
+            self.pump_pending = True
+        self._placer.ticket = ticket
+        self._join_queue(ticket)
+        return ticket
 
     def _new_ticket(self, wish: Wish, state: TicketState) -> Ticket:
         context = self._context

@@ -9,20 +9,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
-from pykvpool.fabric.base import FabricServer
+from pykvpool.fabric.base import Exported, FabricServer
 from pykvpool.fabric.registry import export_over
 from pykvpool.memory.copying import checksum
-from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import SegmentId
 from pykvpool.model.objects import Extent
 from pykvpool.runtime import Runtime
 
 
+class Lent(Exported, Protocol):
+    """Memory that can be given back: a `pykvpool.memory.segment.MemorySegment`, or a simulator's."""
+
+    def close(self) -> None:
+        """Harmless twice."""
+        ...
+
+
 class Mounted:
     """Memory, its endpoints, and the master's name for it once it has one."""
 
-    def __init__(self, memory: MemorySegment, servers: Sequence[FabricServer]) -> None:
+    def __init__(self, memory: Lent, servers: Sequence[FabricServer]) -> None:
         self.memory = memory
         self._servers = servers
         #: Given by the master's `Mounted` reply; None before.

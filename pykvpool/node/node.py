@@ -24,9 +24,10 @@ from pykvpool.model.commands import Fenced, Hashed, Mount, Unmount
 from pykvpool.model.ids import SegmentId
 from pykvpool.model.instructions import DropSegment, Fence, HashExtents, Instruction, SessionOver
 from pykvpool.model.replies import Mounted as MountedReply
-from pykvpool.node.mount import Mounted
+from pykvpool.node.mount import Lent, Mounted
 from pykvpool.runtime import Runtime
 from pykvpool.transport.control import ControlSession
+from pykvpool.transport.registry import TransportRegistry
 
 log = logging.getLogger("pykvpool.node")
 
@@ -36,6 +37,9 @@ CALL_TIMEOUT_S = 30.0
 LEAVE_TIMEOUT_S = 3.0
 #: Pause before a lost session is opened anew, doubled up to the last one.
 RENEW_PAUSES_S = (0.1, 0.5, 2.0, 5.0)
+
+#: Makes the memory of one mount, given its size in bytes.
+MakeMemory = Callable[[int, Runtime], Lent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,23 @@ class NodeSettings:
 class Node:
     """One process's part of the pool: a segment, its fabrics, a session with the master."""
 
-    def __init__(self, settings: NodeSettings, servers: Sequence[FabricServer], runtime: Runtime) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        servers: Sequence[FabricServer],
+        runtime: Runtime,
+        *,
+        transports: TransportRegistry | None = None,
+        make_memory: MakeMemory = MemorySegment,
+    ) -> None:
+        """`runtime`, `transports` and `make_memory` are the outside world; a simulator brings its own."""
         if settings.segment_size_bytes <= 0:
             raise InvalidArgument(f"segment_size is {settings.segment_size_bytes}: a node lends at least one page")
         self._settings = settings
         self._servers = servers
         self._runtime = runtime
+        self._transports = transports
+        self._make_memory = make_memory
         self._session: ControlSession | None = None
         self._mount: Mounted | None = None
         #: Work under way for instructions, by what it is about: a repeated instruction starts nothing new.
@@ -102,6 +117,7 @@ class Node:
                 connect_timeout_s=settings.connect_timeout_s,
                 on_instruction=self._on_instruction,
                 on_session_lost=self._on_session_lost,
+                transports=self._transports,
             )
             await self._mount_fresh()
         except BaseException:
@@ -142,7 +158,7 @@ class Node:
     async def _mount_fresh(self) -> None:
         """Lend new memory under a new generation."""
         assert self._session is not None, "connected before"
-        memory = MemorySegment(self._settings.segment_size_bytes, self._runtime)
+        memory = self._make_memory(self._settings.segment_size_bytes, self._runtime)
         try:
             mount = Mounted(memory, self._servers)
         except BaseException:

@@ -38,3 +38,7 @@ class Unhandled(SimulationError):
     def __init__(self, message: str, contexts: tuple[dict[str, object], ...]) -> None:
         super().__init__(message)
         self.contexts = contexts
+
+
+class Hung(BaseException):
+    """Real time ran out inside one callback. Not an `Exception`: what loops for ever may also catch for ever."""

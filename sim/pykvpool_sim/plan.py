@@ -108,7 +108,6 @@ def _fits(strike: Strike, strikes: Sequence[Strike], kinds: dict[str, Fault], bu
 async def carry_out(world: World, plan: FaultPlan, faults: Sequence[Fault] = FAULTS) -> None:
     """Strike and undo as planned, until the end of the calm phase. Cancelled, it undoes what still lasts."""
     kinds = {fault.name: fault for fault in faults}
-    draws = world.draws("faults")
     begun_s = world.loop.time()
     lasting: dict[Strike, Undo] = {}
     moments = sorted(
@@ -121,6 +120,8 @@ async def carry_out(world: World, plan: FaultPlan, faults: Sequence[Fault] = FAU
             strike = plan.strikes[number]
             if begins:
                 world.trace.note(f"strike: {strike.fault} at {strike.host}")
+                # A stream of its own: without one strike, all others are as they were.
+                draws = world.draws(f"strike/{strike.at_ms}/{strike.fault}/{strike.host}")
                 lasting[strike] = kinds[strike.fault].strike(world, world.hosts[strike.host], draws)
             else:
                 world.trace.note(f"over: {strike.fault} at {strike.host}")

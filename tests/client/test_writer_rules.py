@@ -165,6 +165,35 @@ async def test_p2_a_write_that_had_to_be_torn_off_is_uncertain_on_every_copy(mon
     assert (revoke.puts, revoke.uncertain) == ((7,), (3,))
 
 
+async def test_p2_a_put_that_is_cancelled_twice_is_over_only_when_the_fabric_has_drained():
+    """Until then its fabric may still look at the caller's bytes. (The second cancellation used to end the wait.)"""
+    bench = bench_with([grant(7)])
+    begun, go, order = asyncio.Event(), asyncio.Event(), []
+
+    async def before(operation):
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await go.wait()
+            order.append("drained")
+
+    bench.router.before = before
+    task = asyncio.ensure_future(put(bench, job()))
+    task.add_done_callback(lambda done: order.append("over"))
+    await begun.wait()
+    for _ in range(3):
+        task.cancel()  # the first lets the write finish, the next tears it off, others change nothing
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert order == []
+    go.set()
+    await asyncio.wait([task])
+    await bench.end()
+    assert order == ["drained", "over"]
+    assert [revoke.uncertain for revoke in bench.session.of(PutRevoke)] == [(1,)]
+
+
 async def test_a_grant_that_was_never_begun_is_certain():
     bench = bench_with([grant(7)])
 

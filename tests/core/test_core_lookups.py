@@ -34,6 +34,7 @@ def test_the_prefix_ends_at_the_first_miss_of_any_scope(client: Peer) -> None:
         return client.ask(commands.MatchPrefix((b"a", b"b", b"c", b"d"), scopes), Matched).count
 
     assert (count(one), count(two), count(one, two), count(one, two, three), count(three)) == (4, 2, 2, 0, 0)
+    assert (count(two, one), count(three, two, one)) == (2, 0), "in whatever order they are named"
     assert client.ask(commands.MatchPrefix((), (one,)), Matched) == Matched(0)
 
 

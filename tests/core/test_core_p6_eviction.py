@@ -107,6 +107,22 @@ def test_p6_an_orphan_whose_parent_came_back_is_one_no_more(world: World) -> Non
     assert evicted(world) == [b"old"]
 
 
+def test_p6_an_orphan_whose_parent_came_back_is_one_no_more_also_if_it_was_next_to_go(world: World) -> None:
+    """Found by tests/properties: the walk to the next orphan went on below a parent that had come back."""
+    world.node("n", 64 * 5)
+    client = world.client()
+    client.put(b"old")
+    client.chain(b"r", b"s", b"t")
+    client.remove(b"r")
+    client.put(b"1", b"2")
+    client.put(b"3")
+    assert evicted(world) == [b"t"], "its parent is the next, and the walk stands there"
+    client.remove(b"3")
+    client.put(b"r")
+    client.put(b"4")
+    assert evicted(world) == [b"t", b"old"]
+
+
 def test_p6_a_child_written_before_its_parent_is_adopted(world: World) -> None:
     world.node("n", 640)
     client = world.client()
@@ -210,6 +226,21 @@ def test_p6_the_preferred_node_is_taken_while_it_can_make_room(world: World) -> 
     assert node_of(client.grant(b"d", preferred_node="n1")) == "n2"
     assert node_of(client.grant(b"e", preferred_node="nobody")) == "n2"
     client.release(lease)
+
+
+def test_p6_nothing_goes_on_the_preferred_node_where_the_put_cannot_start_all_the_same(world: World) -> None:
+    world.node("n1", 128)
+    world.node("n2", 128)
+    client = world.client()
+    client.put(b"a", b"b", preferred_node="n1")
+    client.put(b"c", b"d", preferred_node="n2")
+    lease = client.lease(b"c", b"d")
+    error = error_of(client.put_start(b"e", replicas=2, min_replicas=2, preferred_node="n1", wait_ms=0)[0])
+    assert isinstance(error, PoolFull)
+    assert evicted(world) == []
+    client.release(lease)
+    client.grant(b"e", replicas=2, min_replicas=2, preferred_node="n1", wait_ms=0)
+    assert len(evicted(world)) == 2
 
 
 def test_p6_the_error_says_why_nothing_could_go(world: World) -> None:

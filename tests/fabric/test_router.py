@@ -125,6 +125,15 @@ async def test_p2_a_write_that_may_still_land_is_never_sent_again() -> None:
     assert second.calls == []
 
 
+async def test_p2_a_write_stays_unsettled_however_many_fabrics_failed_before() -> None:
+    fabrics = FakeFabric("a", 1, lambda _: BROKEN), FakeFabric("b", 2, lambda _: TORN), FakeFabric("c", 3)
+    router, _ = make(*fabrics)
+    (outcome,) = await router.write([write(segment_of("a", "b", "c"))], TIMEOUT_S)
+    assert isinstance(outcome.error, Unavailable)
+    assert not outcome.settled
+    assert fabrics[2].calls == []
+
+
 async def test_a_settled_write_is_tried_on_the_next_fabric() -> None:
     router, _ = make(FakeFabric("a", 1, lambda _: BROKEN), FakeFabric("b", 2))
     (outcome,) = await router.write([write(segment_of("a", "b"))], TIMEOUT_S)

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from pykvpool.core.config import CoreConfig
-from pykvpool.errors import ConfigError, InvalidArgument, SessionExpired, Unavailable
+from pykvpool.errors import ConfigError, InvalidArgument, SegmentGone, SessionExpired, TransferFailed, Unavailable
 from pykvpool.fabric.base import Write
 from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.memory.copying import checksum
 from pykvpool.model.commands import PutEnd, PutStart
+from pykvpool.model.instructions import DropSegment
 from pykvpool.model.keys import Scope
 from pykvpool.model.replies import PutGrant, PutStarted
 from pykvpool.node import Node, NodeSettings
@@ -105,6 +106,31 @@ async def test_p2_a_live_shm_writer_cannot_be_fenced_its_extent_stays_counted(ma
         reply = await writer._link.session.call(PutEnd((grant.put_id,), (None,), (1,)), 10)
         assert reply.errors[0].code == -709
         assert (await segment_state(other)).quarantined_bytes == 0
+
+
+async def test_p5_after_a_remount_nothing_reaches_the_old_generation(pool):
+    node = pool.nodes["n0"]
+    writer, other = await pool.client(), await pool.client()
+    _, write = await open_put(writer, b"k")
+    [outcome] = await writer._fabrics.router.write([write], 10)
+    assert outcome.error is None
+    old = node.mount
+    withdrawn = []
+    for server in old._servers:
+        withdraw = server.withdraw
+
+        async def seen(generation, withdraw=withdraw):
+            withdrawn.append(generation)
+            await withdraw(generation)
+
+        server.withdraw = seen
+    node._on_instruction(DropSegment(old.segment))
+    await until(lambda: node.mount is not None and node.mount is not old and node.mount.segment is not None)
+    assert withdrawn == [old.memory.generation] * len(old._servers)
+    [late] = await writer._fabrics.router.write([write], 10)
+    assert isinstance(late.error, SegmentGone | TransferFailed | Unavailable)
+    await other.put("k2", VALUE)
+    assert await other.get("k2") == VALUE
 
 
 async def test_two_nodes_of_one_name_the_later_lends_and_the_earlier_ends_with_the_reason(make_cluster, caplog):

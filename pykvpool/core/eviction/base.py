@@ -16,6 +16,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
+#: What `take` answers instead of a row when it has done a bounded amount of work and there may be more: ask again.
+LOOK_AGAIN = -2
+#: How many rows a policy, or the evictor, may pass over before it answers `LOOK_AGAIN`.
+LOOK_ROWS = 32
+
 
 class Candidate(Struct, frozen=True, gc=False):
     """What a policy learns about a new row."""
@@ -47,7 +52,10 @@ class Policy(Protocol):
         ...
 
     def take(self, now: int) -> int | None:
-        """Stop holding the row that should go next, and name it; None where none is held."""
+        """Stop holding the row that should go next, and name it; None where none is held.
+
+        `LOOK_AGAIN` where finding it takes more than passing over `LOOK_ROWS` others: the step has to end some time.
+        """
         ...
 
     def set_aside(self, row: int) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from array import array
 from heapq import heappop, heappush, heapreplace
 
+from pykvpool.core.eviction.base import LOOK_AGAIN, LOOK_ROWS
+
 #: Bits of a packed entry: 2^26 rows, chains up to 8,191 blocks told apart (deeper ones tie), moments above.
 #: With the core's moments (51 bits) an entry is an integer of three digits: 48 bytes.
 ROW_BITS = 26
@@ -54,8 +56,11 @@ class LazyHeap:
         self._held[row] = 0
 
     def take(self) -> int | None:
+        """The first held row, held no more; None: there is none; `LOOK_AGAIN`: more entries are old than were moved."""
         heap = self._heap
-        while heap:
+        for _ in range(LOOK_ROWS):
+            if not heap:
+                return None
             entry = heap[0]
             row = entry & _ROW_MASK
             if not self._held[row]:
@@ -69,7 +74,7 @@ class LazyHeap:
             heappop(heap)
             self._entered[row] = self._held[row] = 0
             return row
-        return None
+        return LOOK_AGAIN
 
     def _entry(self, row: int) -> int:
         return (self._moments[row] << DEPTH_BITS | self._tie[row]) << ROW_BITS | row

@@ -1,154 +1,186 @@
 """Making room, exactly: enough, in one piece, on enough nodes, at the cost of as few blocks as the order allows; or
-nothing at all.
+nothing at all. In slices, if it takes many blocks.
 
-A put of S bytes on r nodes needs a run of S contiguous bytes on each of r distinct nodes. The planner takes rows in the
-evictor's order and supposes their extents free until the runs exist; then it gives back every row that no run needs
-(a row is needed if it lies in a chosen run, or if a needed row is its ancestor: a parent never goes before its
-children). If the rows run out first, all are given back and nothing has changed.
+A put of S bytes on r nodes needs a run of S contiguous bytes on each of r distinct nodes. `make_room` takes rows in the
+evictor's order and supposes their extents free until the runs exist (`window`); then it gives back every row that no
+run needs. If the rows run out first, all are given back and nothing has changed.
+
+Between two slices anything may happen, but for one thing: nobody is given space while this goes on, so what is free
+stays free. A taken row that is used, leased, pinned, gets a child or goes makes the search *spoiled*: it looks at all
+of its rows once more, and goes on from there. Only one that is not spoiled is carried out. A busy pool could spoil a
+search for ever; so after a few times its rows are sealed, hidden from everybody, while it ends. Carrying out begins
+with the same: from the seal on the rows are as good as gone, whatever comes while they are evicted slice by slice.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from itertools import accumulate
 
-from pykvpool.core.allocator import FreedOverlay
-from pykvpool.core.catalog import NONE, Catalog
-from pykvpool.core.eviction.evictor import Evictor
-from pykvpool.core.segments import Segment
+from pykvpool.core.eviction.base import LOOK_AGAIN, LOOK_ROWS
+from pykvpool.core.eviction.window import Room, Supposed
+from pykvpool.core.jobs import Pace
+from pykvpool.core.state import DurableState
 
 #: Once the put could start, this many more rows are examined to reach all the nodes that were asked for (or the
 #: preferred one): a wish must not cost a walk over the whole pool.
 WISH_SCAN_ROWS = 128
+#: After being spoiled this often a search hides the rows that it has taken.
+MAX_SPOILED = 3
+#: Units of a slice (see `jobs`) that a search costs as such, taking one row, giving it back, and evicting it.
+SEARCH_UNITS = 32
+TAKE_UNITS = 8
+RESTORE_UNITS = 4
+EVICT_UNITS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What is asked for: a run of `size_bytes` on each of `wanted` nodes, on `needed` of them at least."""
+class Outcome:
+    """How a search ended."""
 
-    size_bytes: int
-    wanted: int
-    needed: int
-    #: Where it may be.
-    segments: Sequence[Segment]
-    #: Ids of all segments in which something may be placed at all.
-    writable: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to evict."""
-
-    #: In order, children before parents; None: all evictable rows together would not do.
-    rows: list[int] | None
+    #: The room was made.
+    evicted: bool
+    #: The segments, or the space in them, changed meanwhile: what is asked for has to be worked out anew.
+    stale: bool
     #: How many rows were looked at.
     examined: int
 
+    @property
+    def is_news(self) -> bool:
+        """Is it worth while to look again where the put could go?"""
+        return self.evicted or self.stale
 
-def plan_eviction(room: Room, catalog: Catalog, evictor: Evictor, now: int) -> Plan:
-    """Choose the rows to evict so that the room is there.
 
-    The caller evicts them before the step ends. Rows that were examined and stay are in their places again, but for
-    those that would make no room for anybody: they are left elsewhere until their node is back.
+def make_room(
+    room: Room, state: DurableState, pace: Pace, evict: Callable[[int], None]
+) -> Generator[None, None, Outcome]:
+    """Evict (`evict(row)`) the rows that make the room, children before parents; or none.
+
+    One at a time, and nothing may be allocated until it has ended. Rows that were examined and stay are in their places
+    again, but for those that would make no room for anybody: they are left elsewhere until their node is back.
     """
-    search = _Search(room, catalog)
-    taken: list[int] = []
-    scan_limit = WISH_SCAN_ROWS
-    while search.node_count < room.wanted:
-        if search.node_count >= room.needed and len(taken) >= scan_limit:
-            break
-        row = evictor.take(now)
-        if row is None:
-            break
-        before = search.node_count
-        taken.append(row)
-        search.suppose_free(row)
-        if before < room.needed <= search.node_count:
-            scan_limit = len(taken) + WISH_SCAN_ROWS
-    needed = search.needed_rows(taken) if search.node_count >= room.needed else set()
-    for row in reversed(taken):
-        if row in needed:
-            continue
-        if _is_elsewhere(row, room, catalog):
-            evictor.leave_elsewhere(row)
-        else:
-            evictor.restore(row)
-    evictor.end_plan()
-    if search.node_count < room.needed:
-        return Plan(None, len(taken))
-    return Plan([row for row in taken if row in needed], len(taken))
-
-
-def _is_elsewhere(row: int, room: Room, catalog: Catalog) -> bool:
-    """Would evicting the row make no room for anybody?"""
-    table = catalog.replicas
-    return not any(table.segment[replica] in room.writable for replica in table.of_object(catalog.replica[row]))
+    return _Search(room, state, pace).run(evict)
 
 
 class _Search:
-    """The nodes that have the run already, and the supposed runs on the others."""
+    """One search under way."""
 
-    def __init__(self, room: Room, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self, room: Room, state: DurableState, pace: Pace) -> None:
         self._room = room
-        self._segments = {int(segment.id): segment for segment in room.segments}
-        self._had = {segment.node for segment in room.segments if self._fits(segment)}
-        self._overlays: dict[int, FreedOverlay] = {}
-        #: Nodes whose run exists only if rows go -> the segment that has it.
-        self._gained: dict[str, int] = {}
-        #: Supposed extents by segment: (offset, row).
-        self._supposed: dict[int, list[tuple[int, int]]] = {}
+        self._state = state
+        self._evictor = state.evictor
+        self._pace = pace
+        #: Moment of the step in which it began.
+        self._began = state.moment
+        self._examined = 0
+        self._spoiled_count = 0
 
-    @property
-    def node_count(self) -> int:
-        return len(self._had) + len(self._gained)
+    def run(self, evict: Callable[[int], None]) -> Generator[None, None, Outcome]:
+        evictor = self._evictor
+        needed = yield from self._choose()
+        while needed:
+            yield from self._give_back(needed)
+            if self._is_off():
+                needed = set()
+            elif self._is_spoiled():
+                needed = yield from self._choose()
+            else:
+                break
+        if needed:
+            evictor.seal()
+            for row in evictor.taken():
+                if evictor.is_taken(row):
+                    evict(row)
+                    if self._pace.spend(EVICT_UNITS):
+                        yield
+        else:
+            yield from self._give_back(needed)
+        evictor.end_search()
+        return Outcome(bool(needed), self._is_stale(), self._examined)
 
-    def suppose_free(self, row: int) -> None:
-        catalog, table = self._catalog, self._catalog.replicas
-        for replica in table.of_object(catalog.replica[row]):
-            number = table.segment[replica]
-            segment = self._segments.get(number)
-            if segment is None or segment.node in self._had:
+    def _choose(self) -> Generator[None, None, set[int]]:
+        """Take rows until there is room; which of them it needs. None of them: there is no room to be had."""
+        while True:
+            if self._pace.spend(SEARCH_UNITS):
+                yield
+            supposed = Supposed(self._room, self._state.catalog)
+            if not (yield from self._take(supposed)) or self._is_off():
+                return set()
+            if not self._is_spoiled():
+                needed = yield from supposed.needed_rows(self._evictor.taken(), self._pace)
+                if not self._is_spoiled():
+                    return needed
+
+    def _is_off(self) -> bool:
+        """Has the search become pointless?"""
+        return self._pace.cancelled or self._is_stale()
+
+    def _is_stale(self) -> bool:
+        """Nothing but the search itself changes anything in the step in which it began."""
+        return self._state.moment != self._began and self._room.is_stale(self._state)
+
+    def _is_spoiled(self) -> bool:
+        if not self._evictor.spoiled:
+            return False
+        self._spoiled_count += 1
+        if self._spoiled_count >= MAX_SPOILED:
+            self._evictor.seal()
+        return True
+
+    def _take(self, supposed: Supposed) -> Generator[None, None, bool]:
+        """True: with the rows that are taken now, the put could start."""
+        evictor, room, pace, count = self._evictor, self._room, self._pace, 0
+        evictor.spoiled = False
+        for row in evictor.taken():
+            # Taken before the search was spoiled; children come before their parents here too.
+            if evictor.is_taken(row):
+                if evictor.reason_to_stay(row):
+                    evictor.restore(row)
+                else:
+                    count += 1
+                    supposed.suppose_free(row)
+            if pace.spend(TAKE_UNITS):
+                yield
+        limit = count + WISH_SCAN_ROWS
+        while supposed.node_count < room.wanted and not (supposed.node_count >= room.needed and count >= limit):
+            taken = evictor.take(self._state.moment)
+            if taken is None:
+                break
+            units = TAKE_UNITS
+            if taken == LOOK_AGAIN:
+                units = LOOK_ROWS
+                self._examined += LOOK_ROWS
+            else:
+                before = supposed.node_count
+                count += 1
+                self._examined += 1
+                supposed.suppose_free(taken)
+                if before < room.needed <= supposed.node_count:
+                    limit = count + WISH_SCAN_ROWS
+            if pace.spend(units):
+                yield
+                if self._is_off():
+                    return False
+        return supposed.node_count >= room.needed
+
+    def _give_back(self, needed: set[int]) -> Generator[None, None, None]:
+        """All taken rows but the needed ones."""
+        evictor = self._evictor
+        taken = evictor.taken()
+        for row in reversed(taken) if len(taken) > len(needed) else ():
+            if row in needed or not evictor.is_taken(row):
                 continue
-            overlay = self._overlays.get(number)
-            if overlay is None:
-                overlay = self._overlays[number] = FreedOverlay(segment.space)
-                self._supposed[number] = []
-            overlay.add(table.offset[replica], catalog.size[row])
-            self._supposed[number].append((table.offset[replica], row))
-            if segment.node not in self._gained and overlay.longest >= segment.space.rounded(self._room.size_bytes):
-                self._gained[segment.node] = number
+            if self._is_elsewhere(row):
+                evictor.leave_elsewhere(row)
+            else:
+                evictor.restore(row)
+            if self._pace.spend(RESTORE_UNITS):
+                yield
 
-    def needed_rows(self, taken: Sequence[int]) -> set[int]:
-        """Rows of the cheapest windows in the gained runs, and their taken descendants."""
-        missing = max(self._room.wanted - len(self._had), 0)
-        rows: set[int] = set()
-        for number in list(self._gained.values())[:missing]:
-            rows |= self._window_rows(number)
-        parent = self._catalog.parent
-        for row in reversed(taken):
-            if parent[row] != NONE and parent[row] in rows:
-                rows.add(row)
-        return rows
-
-    def _fits(self, segment: Segment) -> bool:
-        return segment.space.largest_free_run >= segment.space.rounded(self._room.size_bytes)
-
-    def _window_rows(self, number: int) -> set[int]:
-        """Of all places for the put in the segment's longest run, the one that costs the fewest bytes."""
-        space, overlay = self._segments[number].space, self._overlays[number]
-        need = space.rounded(self._room.size_bytes)
-        start, end = overlay.longest_start, overlay.longest_start + overlay.longest
-        inside = sorted((offset, row) for offset, row in self._supposed[number] if start <= offset < end)
-        starts = [offset for offset, _ in inside]
-        ends = [offset + space.rounded(self._catalog.size[row]) for offset, row in inside]
-        cost = [0, *accumulate(last - first for first, last in zip(starts, ends, strict=True))]
-        best: tuple[int, int, int] | None = None
-        for window in {start, end - need, *ends, *(offset - need for offset in starts)}:
-            if start <= window <= end - need:
-                first, last = bisect_right(ends, window), bisect_left(starts, window + need)
-                price = cost[last] - cost[first]
-                best = min(best or (price, first, last), (price, first, last))
-        return set() if best is None else {row for _, row in inside[best[1] : best[2]]}
+    def _is_elsewhere(self, row: int) -> bool:
+        """Would evicting the row make no room for anybody?"""
+        segments, table = self._state.segments.by_id, self._state.catalog.replicas
+        return not any(
+            segments[table.segment[replica]].writable  # type: ignore[index]
+            for replica in table.of_object(self._state.catalog.replica[row])
+        )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pykvpool.core.context import Context
 from pykvpool.core.handlers.checks import check_batch, check_column
 from pykvpool.core.handlers.writing import MAX_CHECKSUM
+from pykvpool.core.hash_requests import HASH_UNITS
+from pykvpool.core.jobs import Work
 from pykvpool.core.loss import lose_segment
 from pykvpool.core.segments import Segment
 from pykvpool.core.sessions import Session
@@ -65,18 +67,31 @@ def unmount(context: Context, session: Session, request_id: RequestId, command: 
     return Done()
 
 
-def fenced(context: Context, session: Session, request_id: RequestId, command: Fenced) -> Done:
-    if _own_segment(context, session, command.segment) is not None:
-        context.fences.answered(command.session, command.segment, command.number)
+def fenced(context: Context, session: Session, request_id: RequestId, command: Fenced) -> Work:
+    return _take_fence(context, command, _own_segment(context, session, command.segment) is not None)
+
+
+def _take_fence(context: Context, command: Fenced, mounted: bool) -> Work:
+    if mounted:
+        yield from context.fences.answered(command.session, command.segment, command.number, context.new_slice())
     return Done()
 
 
-def hashed(context: Context, session: Session, request_id: RequestId, command: Hashed) -> Done:
+def hashed(context: Context, session: Session, request_id: RequestId, command: Hashed) -> Work:
     check_batch("puts", command.puts)
     check_column("checksums", command.checksums, command.puts)
     if not all(0 <= checksum <= MAX_CHECKSUM for checksum in command.checksums):
         raise InvalidArgument("a checksum is an unsigned 64-bit number")
-    if _own_segment(context, session, command.segment) is not None:
-        for put_id, checksum in zip(command.puts, command.checksums, strict=True):
+    return _take_checksums(context, command, _own_segment(context, session, command.segment) is not None)
+
+
+def _take_checksums(context: Context, command: Hashed, mounted: bool) -> Work:
+    work = context.new_slice()
+    for put_id, checksum in zip(command.puts, command.checksums, strict=True):
+        if work.is_over:
+            yield
+        if mounted:
+            # Void, put by put, if the segment goes in between.
             context.hash_requests.answered(command.segment, put_id, checksum)
+        work.spend(HASH_UNITS)
     return Done()

@@ -19,24 +19,33 @@ from pykvpool.model.facts import PinChanged
 from pykvpool.model.ids import RequestId
 from pykvpool.model.keys import MAX_KEY_BYTES, key_text
 from pykvpool.model.objects import Pin
-from pykvpool.model.replies import Counted, Done, ErrorInfo, KeyPage
+from pykvpool.model.replies import Counted, ErrorInfo, KeyPage
 
-#: Units of a slice (see `jobs`) that removing one object costs.
+#: Units of a slice (see `jobs`) that removing one object costs, pinning one, and matching one with a pattern.
 REMOVE_UNITS = 10
-#: Rows that one page of list_keys looks at, as a multiple of a slice: a rare pattern gives short pages, not long steps.
+PIN_UNITS = 4
+LIST_UNITS = 2
+#: Rows that list_keys looks at in one go.
+LIST_ROWS = 64
+#: Rows that one page of list_keys looks at, as a multiple of `slice_objects`: a rare pattern gives short pages.
 PAGE_SLICES = 2
 
 
-def set_pin(context: Context, session: Session, request_id: RequestId, command: SetPin) -> Done:
+def set_pin(context: Context, session: Session, request_id: RequestId, command: SetPin) -> Work:
     check_scoped(context, command.scope, command.hashes)
-    errors: list[ErrorInfo | None] = []
-    for row, hash_ in zip(find_rows(context, command.scope, command.hashes), command.hashes, strict=True):
-        if row == NONE:
-            errors.append(_not_found(hash_))
-            continue
-        errors.append(None)
-        if context.state.catalog.pin[row] != command.pin:
+    return _pin_batch(context, command)
+
+
+def _pin_batch(context: Context, command: SetPin) -> Work:
+    errors, work = list[ErrorInfo | None](), context.new_slice()
+    for hash_ in command.hashes:
+        if work.is_over:
+            yield
+        row = find_rows(context, command.scope, (hash_,))[0]
+        errors.append(_not_found(hash_) if row == NONE else None)
+        if row != NONE and context.state.catalog.pin[row] != command.pin:
             context.emit(PinChanged(command.scope, hash_, Pin(command.pin)))
+        work.spend(PIN_UNITS)
     return done(errors)
 
 
@@ -81,13 +90,14 @@ class _Filter:
         if len(pattern) > MAX_KEY_BYTES:
             raise LimitExceeded(f"the pattern has {len(pattern)} characters: at most {MAX_KEY_BYTES} are allowed")
         self._catalog = context.state.catalog
+        self._evictor = context.state.evictor
         self._scopes = context.state.scopes
         self._namespace = namespace
         self._pattern: Pattern[str] | None = None if pattern == "*" else compile_pattern(translate(pattern))
 
     def matches(self, row: int) -> bool:
         catalog = self._catalog
-        if catalog.state[row] != RESIDENT:
+        if catalog.state[row] != RESIDENT or self._evictor.is_hidden(row):
             return False
         if self._namespace and self._scopes[catalog.scope[row]].namespace != self._namespace:
             return False
@@ -103,7 +113,7 @@ def _remove_matching(context: Context, wanted: _Filter, force: bool) -> Work:
     removed = kept = 0
     work = context.new_slice()
     for row in range(len(context.state.catalog)):
-        units = 1
+        units = LIST_UNITS
         if wanted.matches(row):
             if not force and _protection(context, row):
                 kept += 1
@@ -116,26 +126,27 @@ def _remove_matching(context: Context, wanted: _Filter, force: bool) -> Work:
     return Counted(removed, kept)
 
 
-def list_keys(context: Context, session: Session, request_id: RequestId, command: ListKeys) -> KeyPage:
+def list_keys(context: Context, session: Session, request_id: RequestId, command: ListKeys) -> Work:
     """Keys that are there throughout are listed exactly once: a row does not move while its object lives."""
     if not 0 < command.limit <= MAX_BATCH_KEYS:
         raise InvalidArgument(f"limit {command.limit}: a page has 1 to {MAX_BATCH_KEYS} keys")
     check_batch("characters of a namespace", command.namespace)
     if command.cursor < 0:
         raise InvalidArgument("a cursor is 0, or the next_cursor of the page before")
-    catalog, scopes = context.state.catalog, context.state.scopes
-    wanted = _Filter(context, command.namespace, command.pattern)
-    rows: list[int] = []
-    row = command.cursor
-    end = min(len(catalog), row + PAGE_SLICES * context.config.slice_objects)
-    hidden = bool(context.state.segments.going)
-    while row < end and len(rows) < command.limit:
-        if wanted.matches(row) and not (hidden and not context.state.is_visible(row)):
-            rows.append(row)
+    return _list_page(context, command, _Filter(context, command.namespace, command.pattern))
+
+
+def _list_page(context: Context, command: ListKeys, wanted: _Filter) -> Work:
+    """What is listed is read in the slice in which its row is looked at: later the row may be another's."""
+    catalog, scopes, work = context.state.catalog, context.state.scopes, context.new_slice()
+    namespaces, keys, sizes = list[str](), list[bytes](), list[int]()
+    row, end = command.cursor, command.cursor + PAGE_SLICES * context.config.slice_objects
+    while row < min(end, len(catalog)) and len(keys) < command.limit:
+        if row % LIST_ROWS == LIST_ROWS - 1 and work.spend(LIST_UNITS * LIST_ROWS):
+            yield
+        if wanted.matches(row) and (not context.state.hides or context.state.is_visible(row)):
+            namespaces.append(scopes[catalog.scope[row]].namespace)
+            keys.append(catalog.hash_of(row))
+            sizes.append(catalog.size[row])
         row += 1
-    return KeyPage(
-        tuple(scopes[catalog.scope[row]].namespace for row in rows),
-        tuple(catalog.hash_of(row) for row in rows),
-        tuple(catalog.size[row] for row in rows),
-        row if row < len(catalog) else 0,
-    )
+    return KeyPage(tuple(namespaces), tuple(keys), tuple(sizes), row if row < len(catalog) else 0)

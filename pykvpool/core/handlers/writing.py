@@ -6,17 +6,17 @@ from pykvpool.core.catalog import NONE
 from pykvpool.core.context import Context
 from pykvpool.core.handlers.checks import check_batch, check_column, check_duration, check_scoped, key_error
 from pykvpool.core.handlers.leasing import done
-from pykvpool.core.jobs import Work
+from pykvpool.core.jobs import Slice, Work
 from pykvpool.core.placement import Wish
 from pykvpool.core.puts import OpenPut
 from pykvpool.core.refusal import refusal
 from pykvpool.core.sessions import Session
-from pykvpool.core.waiting import GRANT_UNITS, Entry
+from pykvpool.core.tickets import GRANT_UNITS, Entry
 from pykvpool.errors import InvalidArgument, KeyConflict, NotOwner, PoolError, StalePut, TransferFailed
 from pykvpool.model.commands import MAX_REPLICAS, PutEnd, PutForget, PutRevoke, PutStart, PutWait
 from pykvpool.model.facts import PinChanged
 from pykvpool.model.ids import PutId, RequestId, SessionId
-from pykvpool.model.replies import ErrorInfo, Existing
+from pykvpool.model.replies import ErrorInfo, Existing, Pending
 
 #: xxh3-64 is an unsigned 64-bit number.
 MAX_CHECKSUM = (1 << 64) - 1
@@ -50,26 +50,32 @@ def _start_all(context: Context, session: SessionId, command: PutStart) -> Work:
             session, command.scope, hash_, size, parent, command.replicas, command.min_replicas,
             command.min_granted or command.min_replicas, command.preferred_node, command.pin, command.wait_ms,
         )  # fmt: skip
-        evicted = context.counters["objects_evicted_total"]
+        while not wish.wait_ms and context.waiting.is_only_placing():
+            yield
         try:
-            entries.append(_start(context, wish))
+            entry = _start(context, wish, work)
         except PoolError as error:
-            entries.append(refusal(error))
-        if work.spend(context.waiting.grant_units(evicted)):
+            entry = refusal(error)
+        if isinstance(entry, Pending) and not wish.wait_ms:
+            entry = yield from context.waiting.outcome(session, entry.ticket)
+        entries.append(entry)
+        if work.spend(GRANT_UNITS):
             yield
     return context.waiting.started(tuple(entries))
 
 
-def _start(context: Context, wish: Wish) -> Entry:
+def _start(context: Context, wish: Wish, work: Slice) -> Entry:
     _check_wish(wish)
     state, catalog = context.state, context.state.catalog
     row = catalog.find(wish.scope, wish.hash)
-    if row != NONE and state.segments.going and not state.is_visible(row):
-        # Its only copies go with their segments; it is as good as gone, and the key can be written anew.
-        context.remove_object(row, "replicas lost")
+    if row != NONE and state.hides and not state.is_visible(row):
+        # It is as good as gone, and the key can be written anew: its only copies go with their segments, or it is
+        # about to be evicted; then the key queues behind whoever gets the room.
+        if not state.evictor.is_hidden(row):
+            context.remove_object(row, "replicas lost")
         row = NONE
     if row == NONE:
-        return context.waiting.enter(wish)
+        return context.waiting.enter(wish, work)
     if catalog.size[row] != wish.size_bytes:
         raise KeyConflict(
             f"the key exists with {catalog.size[row]} bytes, not {wish.size_bytes}: content addressed keys never "
@@ -134,6 +140,8 @@ def _end_all(context: Context, session: SessionId, command: PutEnd) -> Work:
     work = context.new_slice()
     masks = zip(command.checksums, command.landed, command.uncertain or (0,) * len(command.puts), strict=True)
     for position, (put_id, (checksum, landed, uncertain)) in enumerate(zip(command.puts, masks, strict=True)):
+        while _comes_below_what_goes(context, put_id):
+            yield
         try:
             put = _own_put(context, session, put_id, uncertain)
             if put is not None:
@@ -146,8 +154,18 @@ def _end_all(context: Context, session: SessionId, command: PutEnd) -> Work:
             errors.append(refusal(error))
         if work.spend(GRANT_UNITS):
             yield
-    context.hash_requests.ask(unsummed)
+    yield from context.hash_requests.ask(unsummed, work)
     return done(errors, tuple(degraded))
+
+
+def _comes_below_what_goes(context: Context, put_id: PutId) -> bool:
+    """Is the parent of the put just being evicted? A child that came now would be left an orphan by that."""
+    state = context.state
+    put = state.puts.by_id.get(put_id) if state.evictor.sealed else None
+    if put is None or put.parent is None:
+        return False
+    row = state.catalog.find(put.scope, put.parent)
+    return row != NONE and state.evictor.is_hidden(row)
 
 
 def _own_put(context: Context, session: SessionId, put_id: PutId, uncertain: int) -> OpenPut | None:

@@ -1,0 +1,161 @@
+"""Builds the pool on simulated hosts: real `MasterServer`, `Node` and `Client`, given the world's clock, transports,
+fabric and memory. Nothing in them knows that it is simulated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pykvpool.client import Client
+from pykvpool.core.master import MasterCore
+from pykvpool.errors import PoolError
+from pykvpool.fabric.registry import ClientSettings
+from pykvpool.master import MasterServer
+from pykvpool.model.facts import Fact
+from pykvpool.node import Node, NodeSettings
+from pykvpool.runtime import Runtime
+from pykvpool.transport.registry import TransportRegistry
+from pykvpool_sim.checkers import Verdicts, Witness
+from pykvpool_sim.checkers.contents import ContentChecker
+from pykvpool_sim.checkers.landings import LandingChecker
+from pykvpool_sim.cluster.keys import value_of
+from pykvpool_sim.cluster.shape import Shape
+from pykvpool_sim.fabric import DataNetwork, SimFabricClient, SimFabricServer, SimMemory
+from pykvpool_sim.host import Host
+from pykvpool_sim.runtime import sim_runtime
+from pykvpool_sim.transport import SimTransport
+from pykvpool_sim.world import World
+
+MASTER = "master"
+ADDRESS = f"sim://{MASTER}:7000"
+#: A node that cannot start tries again after this.
+_START_AGAIN_S = 0.5
+
+
+class Cluster:
+    """The hosts of one world, what they share, and who watches."""
+
+    def __init__(self, world: World, shape: Shape, off: frozenset[str] = frozenset()) -> None:
+        self.world = world
+        self.shape = shape
+        self.verdicts = Verdicts(lambda: world.loop.now_ns, off)
+        self.network = DataNetwork(world)
+        self.contents = ContentChecker(value_of, self.verdicts)
+        self.landings = LandingChecker(lambda: self.witness.ledger if self.witness is not None else None, self.verdicts)
+        self.network.watchers.append(self.landings)
+        #: The present life of the master; None before the first.
+        self.witness: Witness | None = None
+        #: (world time, fact), of all lives of the master, for stories.
+        self.facts: list[tuple[int, Fact]] = []
+        #: Nodes that serve now, by host.
+        self.nodes: dict[str, Node] = {}
+        #: The mounts of each host's present life.
+        self.memories: dict[str, list[SimMemory]] = {}
+        #: No new operations: the workload comes to its end.
+        self.rest = asyncio.Event()
+
+    def start(self, run_client: Callable[[Host], object]) -> None:
+        """Make and boot all hosts; `run_client` is what clients run."""
+        self._host(MASTER, self._run_master)
+        for name, size_bytes in zip(self.shape.nodes, self.shape.segment_bytes, strict=True):
+            self._host(name, self._node_program(size_bytes))
+        for client in self.shape.clients:
+            self._host(client.name, run_client)
+
+    def _host(self, name: str, boot: Callable[[Host], object]) -> None:
+        drift = self.world.draws(f"{name}/drift").between(-self.shape.drift_ppm, self.shape.drift_ppm)
+        self.world.host(name, boot, drift_ppm=drift)  # type: ignore[arg-type]
+
+    # -- master --------------------------------------------------------------------------------------------------
+
+    async def _run_master(self, host: Host) -> None:
+        runtime = sim_runtime(host)
+        core = MasterCore(self.shape.config, epoch=runtime.new_incarnation())
+        self.witness = Witness(core, self.verdicts, self.contents, self._on_fact)
+        server = MasterServer(self.witness, [ADDRESS], runtime, transports=_transports(host))
+        await server.start()
+        await asyncio.Event().wait()
+
+    def _on_fact(self, fact: Fact) -> None:
+        self.facts.append((self.world.loop.now_ns, fact))
+        self.world.trace.note(repr(fact))
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+
+    def _node_program(self, size_bytes: int) -> Callable[[Host], object]:
+        async def run(host: Host) -> None:
+            self.memories[host.name] = []
+            while True:
+                node = self._node(host, size_bytes)
+                try:
+                    await node.start()
+                except PoolError:
+                    await asyncio.sleep(_START_AGAIN_S)
+                    continue
+                self.nodes[host.name] = node
+                await node.wait_over()
+                await node.stop()
+
+        return run
+
+    def _node(self, host: Host, size_bytes: int) -> Node:
+        def lend(size_bytes: int, runtime: Runtime) -> SimMemory:
+            memory = SimMemory(size_bytes, runtime)
+            self.contents.lent(memory)
+            self.memories[host.name].append(memory)
+            # A dead process has no memory. (Its tasks are never freed, so it has to be said.)
+            host.on_crash(memory.close)
+            return memory
+
+        server = SimFabricServer(host, self.network)
+        settings = NodeSettings(host.name, (ADDRESS,), size_bytes)
+        return Node(settings, [server], sim_runtime(host), transports=_transports(host), make_memory=lend)
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    async def connect(
+        self,
+        host: Host,
+        *,
+        name: str | None = None,
+        replicas: int = 1,
+        timeout_s: float = 10.0,
+        lanes: int = 1,
+        blind: bool = False,
+    ) -> Client:
+        """A client of the pool on `host`; called in its life. Raises as `Client.connect`."""
+
+        def make_fabric(scheme: str, settings: ClientSettings) -> SimFabricClient:
+            return SimFabricClient(host, self.network, settings.peer, lanes=lanes, blind=blind)
+
+        return await Client.connect(
+            ADDRESS,
+            name=name,
+            replicas=replicas,
+            min_replicas=1,
+            timeout_s=timeout_s,
+            fabrics=("sim",),
+            runtime=sim_runtime(host),
+            transports=_transports(host),
+            make_fabric=make_fabric,
+        )
+
+
+def _transports(host: Host) -> TransportRegistry:
+    registry = TransportRegistry()
+    registry.register("sim", SimTransport(host))
+    return registry
+
+
+class BugLog(logging.Handler):
+    """What the pool logs as an error is a bug of the pool: nobody's configuration or network is wrong here."""
+
+    def __init__(self, verdicts: Verdicts) -> None:
+        super().__init__(logging.ERROR)
+        self._verdicts = verdicts
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = record.exc_info[1] if record.exc_info else None
+        self._verdicts.add("bug", f"{record.name} logs: {record.getMessage()}" + (f": {cause!r}" if cause else ""))

@@ -1,0 +1,202 @@
+"""One seed, from drawing a cluster to judging it: `run_seed` gives a `Report` that crosses process borders."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pykvpool_sim.choosers import Chooser, Fifo, Pct, Seeded
+from pykvpool_sim.cluster.cluster import BugLog, Cluster
+from pykvpool_sim.cluster.rest import come_to_rest
+from pykvpool_sim.cluster.shape import ClientShape, draw_shape
+from pykvpool_sim.cluster.story import story_of, timeline
+from pykvpool_sim.cluster.troubles import draw_troubles, troubles_of
+from pykvpool_sim.cluster.workload import VERBS, ClientProgram
+from pykvpool_sim.draws import Draws
+from pykvpool_sim.errors import Hung, SimulationError
+from pykvpool_sim.history import Outcome
+from pykvpool_sim.host import Host
+from pykvpool_sim.plan import FaultPlan, carry_out
+from pykvpool_sim.world import World
+
+#: Virtual time of trouble in one run, unless asked otherwise.
+CHAOS_MS = 30_000
+#: Virtual time after which a run that has not ended never will: trouble, rest, and the probe's work.
+_LIMIT_S = 3_600.0
+#: How often it is looked whether something was found, so that a broken run ends soon.
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run does other than its seed says."""
+
+    #: Kinds of faults; empty: all.
+    only: tuple[str, ...] = ()
+    #: A kind that is left out of the plan, which is otherwise as it was.
+    without: str = ""
+    #: Numbers of the strikes of the plan that are carried out; None: all.
+    keep: tuple[int, ...] | None = None
+    chaos_ms: int = CHAOS_MS
+    #: Promises that are not judged.
+    off: frozenset[str] = frozenset()
+    #: Keep all that happened, in words.
+    timeline: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of one seed."""
+
+    seed: int
+    #: Of everything that happened; equal for equal runs.
+    digest: str = ""
+    #: Of what clients asked and were told alone.
+    history_digest: str = ""
+    plan: str = ""
+    #: Strikes that the plan has, those left out included.
+    planned: int = 0
+    #: Broken promises, and a story for each.
+    violations: list[str] = field(default_factory=list)
+    stories: list[list[str]] = field(default_factory=list)
+    #: Strikes carried out, by kind.
+    struck: Counter[str] = field(default_factory=Counter)
+    #: What happened how often: of the data plane, the master's counters, calls by name and outcome.
+    counts: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    callbacks: int = 0
+    virtual_s: float = 0.0
+    #: What happened, in order; where `Options.timeline` asks for it.
+    timeline: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.violations)
+
+    @property
+    def broken(self) -> str:
+        """The promise that was broken first; empty: none."""
+        return self.violations[0].partition(" ")[0] if self.violations else ""
+
+
+def run_seed(seed: int, options: Options | None = None) -> Report:
+    """Simulate one seed. Never raises for what the pool does: that is in the report."""
+    options = options or Options()
+    world = World(seed, chooser=_draw_chooser, limit_s=_LIMIT_S)
+    shape = draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms)
+    cluster = Cluster(world, shape, options.off)
+    drawn = draw_troubles(world.draws("plan"), cluster, options.only)
+    plan = _reduced(drawn, options)
+    programs: dict[str, ClientProgram] = {}
+    struck = Counter(strike.fault for strike in plan.strikes)
+    report = Report(seed, plan=str(plan), planned=len(drawn.strikes), struck=struck)
+    log = logging.getLogger("pykvpool")
+    bugs, level, propagates = BugLog(cluster.verdicts), log.level, log.propagate
+    log.addHandler(bugs)
+    log.setLevel(logging.ERROR)
+    log.propagate = False
+    try:
+        world.run(lambda _: _scenario(cluster, plan, programs))
+    except (SimulationError, Hung) as error:
+        cluster.verdicts.add("bug", f"{type(error).__name__}: {error}")
+    finally:
+        log.removeHandler(bugs)
+        log.setLevel(level)
+        log.propagate = propagates
+    _fill(report, cluster)
+    if options.timeline:
+        report.timeline = timeline(cluster, plan)
+    return report
+
+
+def _draw_chooser(draws: Draws) -> Chooser:
+    """Most runs shuffle; some starve one task for long, some do as asyncio does."""
+    kind = draws.between(0, 9)
+    if kind == 0:
+        return Fifo()
+    return Pct(draws, depth=3, steps=20_000) if kind <= 2 else Seeded(draws)
+
+
+def _reduced(plan: FaultPlan, options: Options) -> FaultPlan:
+    """The plan without what is left out."""
+    strikes = [
+        strike
+        for number, strike in enumerate(plan.strikes)
+        if strike.fault != options.without and (options.keep is None or number in options.keep)
+    ]
+    return FaultPlan(tuple(strikes), plan.chaos_ms, plan.calm_ms)
+
+
+async def _scenario(cluster: Cluster, plan: FaultPlan, programs: dict[str, ClientProgram]) -> None:
+    world = cluster.world
+    clients = {client.name: client for client in cluster.shape.clients}
+    cluster.start(_client_program(cluster, clients, programs))
+    probe = world.host("probe")
+    trouble = asyncio.ensure_future(carry_out(world, plan, troubles_of(cluster)))
+    while not trouble.done() and not cluster.verdicts.found:
+        await asyncio.wait([trouble], timeout=_LOOK_EVERY_S)
+    cluster.rest.set()
+    if not trouble.done():
+        trouble.cancel()
+    await trouble_over(trouble)
+    if not cluster.verdicts.found:
+        await come_to_rest(cluster, probe)
+    _last_look(cluster, programs)
+    for host in list(world.hosts.values()):
+        host.crash(power=True)
+
+
+async def trouble_over(trouble: asyncio.Future[None]) -> None:
+    await asyncio.wait([trouble])
+    if not trouble.cancelled():
+        trouble.result()
+
+
+def _client_program(
+    cluster: Cluster, clients: dict[str, ClientShape], programs: dict[str, ClientProgram]
+) -> Callable[[Host], object]:
+    async def run(host: Host) -> None:
+        program = programs[host.name] = ClientProgram(cluster, host, clients[host.name])
+        await program.run()
+
+    return run
+
+
+def _last_look(cluster: Cluster, programs: dict[str, ClientProgram]) -> None:
+    """What can be judged at the end alone."""
+    witness = cluster.witness
+    if witness is not None:
+        witness.validate()
+        witness.check_follower()
+        cluster.contents.check_all(witness.ledger)
+    for program in programs.values():
+        program.buffers.check()
+
+
+def _fill(report: Report, cluster: Cluster) -> None:
+    world, witness = cluster.world, cluster.witness
+    report.digest = world.trace.digest()
+    report.history_digest = _digest(
+        [f"{one.process} {one.name} {one.arguments} {one.outcome} {one.value}" for one in world.history.operations]
+    )
+    report.violations = [str(violation) for violation in cluster.verdicts.found]
+    report.stories = [story_of(cluster, violation) for violation in cluster.verdicts.found[:1]]
+    report.counts.update(cluster.network.counts)
+    if witness is not None:
+        report.counts.update({name: count for name, count in witness.core.counters.items() if count})
+    for operation in world.history.operations:
+        report.calls[f"{operation.name}: {_kind(operation.outcome, operation.value)}"] += 1
+    report.callbacks = world.trace.executed_count
+    report.virtual_s = world.loop.now_ns / 1e9
+
+
+def _kind(outcome: Outcome, value: object) -> str:
+    return str(value) if outcome is Outcome.UNKNOWN else outcome.value
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()

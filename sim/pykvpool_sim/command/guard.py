@@ -1,0 +1,30 @@
+"""A limit of real time: code that loops without ever awaiting stops virtual time, and nothing inside can notice."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from pykvpool_sim.errors import Hung
+
+#: A run takes a second or less; this is for the busiest machine.
+LIMIT_S = 120.0
+
+
+@contextlib.contextmanager
+def time_limit(limit_s: float = LIMIT_S) -> Iterator[None]:
+    """Raises `Hung` inside what runs too long, and again each second where that is caught. Main thread only."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"
+        raise Hung(f"one callback has run for {limit_s:g} s of real time, at {where}")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

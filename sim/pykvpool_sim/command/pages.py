@@ -1,0 +1,80 @@
+"""What people see: a summary of what was exercised, and what broke."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pykvpool_sim.cluster import Options, Report
+from pykvpool_sim.cluster.run import CHAOS_MS
+from pykvpool_sim.command.campaign import Summary
+
+#: Outcomes of calls shown; the rest is many words for little.
+_MAX_CALLS = 30
+
+
+def summary_page(summary: Summary, wall_s: float) -> RenderableType:
+    """Counts of everything, and how fast it went."""
+    calls = sum(summary.calls.values())
+    head = Text(
+        f"{summary.seeds:,} seeds, {summary.virtual_s / 3600:,.1f} virtual hours, {calls:,} calls, "
+        f"{summary.callbacks:,} callbacks in {wall_s:,.1f} s ({calls / max(wall_s, 1e-9):,.0f} calls/s)"
+    )
+    return Group(head, _faults(summary), _counts("what happened", summary.counts), _counts("calls", summary.calls))
+
+
+def _faults(summary: Summary) -> Table:
+    table = Table("fault", title="faults", title_justify="left")
+    for heading in ("strikes", "compared", "took effect"):
+        table.add_column(heading, justify="right")
+    for kind, count in sorted(summary.struck.items()):
+        compared = summary.compared[kind]
+        effect = f"{summary.took_effect[kind]:,}" if compared else "-"
+        table.add_row(kind, f"{count:,}", f"{compared:,}" if compared else "-", effect)
+    return table
+
+
+def _counts(title: str, counts: Counter[str]) -> Table:
+    table = Table("what", title=title, title_justify="left")
+    table.add_column("how often", justify="right")
+    for name, count in counts.most_common(_MAX_CALLS if title == "calls" else None):
+        table.add_row(name, f"{count:,}")
+    return table
+
+
+def failure_page(report: Report, options: Options) -> Iterator[str]:
+    """What broke, the plan that broke it, the story, and how to see it again."""
+    yield f"seed {report.seed} breaks {len(report.violations)} promise(s):"
+    yield from (f"  {violation}" for violation in report.violations)
+    yield "the faults:"
+    yield from (f"  {line}" for line in report.plan.splitlines())
+    for story in report.stories:
+        yield "the story:"
+        yield from (f"  {line}" for line in story)
+    yield f"replay: {replay_command(report.seed, options)}"
+
+
+def replay_command(seed: int, options: Options) -> str:
+    """The command line that runs exactly this again."""
+    words = ["pykvpool", "sim", "--seed", str(seed)]
+    if options.only:
+        words += ["--faults", f"'{','.join(options.only)}'"]
+    if options.without:
+        words += ["--without", f"'{options.without}'"]
+    if options.keep is not None:
+        words += ["--keep", ",".join(map(str, options.keep)) or "none"]
+    if options.chaos_ms != CHAOS_MS:
+        words += ["--chaos-s", f"{options.chaos_ms / 1_000:g}"]
+    if options.off:
+        words += ["--off", ",".join(sorted(options.off))]
+    return " ".join(words)
+
+
+def print_lines(console: Console, lines: Iterator[str]) -> None:
+    """As they are: no markup, no wrapping, so that they can be copied."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,43 @@
+"""Memory that a simulated node lends: plain bytes that the NIC reaches while the process is paused, and that are gone
+when it is dead. Checkers look at it directly; faults flip bits in it.
+"""
+
+from __future__ import annotations
+
+from pykvpool.errors import Closed
+from pykvpool.model.ids import Generation
+from pykvpool.runtime import Runtime
+
+
+class SimMemory:
+    """One mount; the simulator's `pykvpool.memory.segment.MemorySegment`."""
+
+    def __init__(self, size_bytes: int, runtime: Runtime) -> None:
+        self.generation = Generation(runtime.new_incarnation())
+        self.size_bytes = size_bytes
+        #: The whole memory; None once closed.
+        self._view: memoryview | None = memoryview(bytearray(size_bytes))
+
+    @property
+    def view(self) -> memoryview:
+        """Raises `Closed` after `close`."""
+        if self._view is None:
+            raise Closed("the memory was given back")
+        return self._view
+
+    @property
+    def closed(self) -> bool:
+        return self._view is None
+
+    def fileno(self) -> int:
+        """There is no file behind it."""
+        return -1
+
+    def flip(self, offset: int, bit: int) -> None:
+        """A bit decays."""
+        self.view[offset] ^= 1 << bit
+
+    def close(self) -> None:
+        if self._view is not None:
+            self._view.release()
+            self._view = None

@@ -1,0 +1,124 @@
+"""Runs checks in scratch copies, several at a time, each within its budget.
+
+First every check runs once on the healthy copy: one that fails there would "find" everything. A run that hangs is ended
+with all its processes, and has found nothing: a check that only times out proves no promise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutations.mutation import BUDGET_S, Check, Mutation, StalePatch, Verdict
+from tests.mutations.scratch import copy_of, copy_repository, environment
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one mutation."""
+
+    mutation: Mutation
+    verdict: Verdict
+    #: Of the checks that ran, copying not included.
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        if self.verdict.found:
+            return f"found by {self.verdict.finder}"
+        if not self.mutation.checks:
+            return "SURVIVED: no check looks for it"
+        return f"SURVIVED: {self.verdict.trouble}" if self.verdict.trouble else "SURVIVED"
+
+
+class Runner:
+    """One scratch directory, one healthy copy in it."""
+
+    def __init__(self, scratch: Path, jobs: int, budget_s: float = BUDGET_S) -> None:
+        self._scratch = scratch
+        self._jobs = jobs
+        self._budget_s = budget_s
+        self._healthy = copy_repository(scratch / "healthy")
+        self._numbers = iter(range(1_000_000))
+        self._lock = threading.Lock()
+
+    def baseline(self, mutations: Sequence[Mutation], tell: Callable[[str], None]) -> list[str]:
+        """What is wrong with the checks themselves: those that fail, or say nothing, where nothing is broken."""
+        checks: dict[str, Check] = {check.label: check for each in mutations for check in each.checks}
+        wrong: list[str] = []
+        with ThreadPoolExecutor(self._jobs) as pool:
+            runs = {pool.submit(self._check, self._healthy, check): label for label, check in checks.items()}
+            for number, run in enumerate(as_completed(runs), 1):
+                verdict, seconds = run.result()
+                label = runs[run]
+                tell(f"healthy {number}/{len(runs)}  {seconds:5.1f} s  {label}")
+                if verdict.found or verdict.trouble:
+                    wrong.append(f"{label} fails on the healthy pool: {verdict.finder or verdict.trouble}")
+        return wrong
+
+    def run(self, mutations: Sequence[Mutation], tell: Callable[[str], None]) -> list[Result]:
+        """One result per mutation, in their order. Raises `StalePatch` before anything runs."""
+        copies = self._copies(mutations)
+        with ThreadPoolExecutor(self._jobs) as pool:
+            runs = [pool.submit(self._try, each, copy) for each, copy in zip(mutations, copies, strict=True)]
+            for number, run in enumerate(as_completed(runs), 1):
+                result = run.result()
+                tell(f"{number}/{len(runs)}  {result.seconds:5.1f} s  {result.mutation.name}: {result.words}")
+        return [run.result() for run in runs]
+
+    def _copies(self, mutations: Sequence[Mutation]) -> list[Path]:
+        """A copy for each, patched. All patches are tried before the first error is raised: it names every one."""
+        stale: list[str] = []
+        copies: list[Path] = []
+        for each in mutations:
+            with self._lock:
+                target = self._scratch / f"{next(self._numbers):03d}-{each.name}"
+            copies.append(copy_of(self._healthy, target))
+            try:
+                each.apply(target)
+            except StalePatch as error:
+                stale.append(str(error))
+        if stale:
+            raise StalePatch("\n".join(stale))
+        return copies
+
+    def _try(self, mutation: Mutation, copy: Path) -> Result:
+        total_s, verdict = 0.0, Verdict(False)
+        for check in mutation.checks:
+            verdict, seconds = self._check(copy, check)
+            total_s += seconds
+            if verdict.found:
+                break
+        return Result(mutation, verdict, total_s)
+
+    def _check(self, root: Path, check: Check) -> tuple[Verdict, float]:
+        started = time.monotonic()
+        process = subprocess.Popen(
+            check.command(sys.executable),
+            cwd=root,
+            env=environment(root),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=self._budget_s)
+        except subprocess.TimeoutExpired:
+            return Verdict(False, trouble=f"over its budget of {self._budget_s:g} s"), time.monotonic() - started
+        finally:
+            # A session of its own: whatever the tests started goes with them.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return check.verdict(process.returncode, output), time.monotonic() - started

@@ -1,0 +1,114 @@
+"""A whole pool under every fault there is: no promise breaks, it comes to rest, and the same seed is the same run."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pykvpool_sim.cluster import Options, run_seed
+from pykvpool_sim.cluster.cluster import Cluster
+from pykvpool_sim.cluster.keys import SCOPES, KeySpace, value_of
+from pykvpool_sim.cluster.shape import draw_shape
+from pykvpool_sim.cluster.troubles import KINDS, troubles_of
+from pykvpool_sim.cluster.workload import VERBS
+from pykvpool_sim.command.campaign import Task, run_all
+from pykvpool_sim.seeds import seeds
+from pykvpool_sim.world import World
+
+ROOT = Path(__file__).parents[2]
+#: Seeds that run twice each, on all cores; ten take about ten seconds of one core. `pykvpool sim` runs thousands.
+SWARM = int(os.environ.get("PYKVPOOL_SIM_SEEDS", "40"))
+
+
+def told(report):
+    """What a failing test shows."""
+    return "\n".join([*report.violations, report.plan, *(line for story in report.stories for line in story)])
+
+
+def test_no_promise_breaks_and_every_run_repeats_itself():
+    results = list(run_all([Task(seed, Options(), twice=True) for seed in seeds(SWARM)], os.cpu_count() or 1))
+    for result in results:
+        assert not result.report.failed, f"seed {result.report.seed}\n{told(result.report)}"
+        assert result.repeats, f"seed {result.report.seed} has two digests"
+
+
+def test_without_faults_only_the_pool_itself_says_no():
+    """Nothing to find, nothing to wait for, no room, no time, called off: no call fails for any other reason."""
+    for seed in range(6):
+        report = run_seed(seed, Options(keep=(), chaos_ms=10_000))
+        assert not report.failed, told(report)
+        reasons = {name.partition(": ")[2] for name in report.calls}
+        assert reasons <= {"ok", "KeyNotFound", "NotReady", "DeadlineExceeded", "CallCancelled", "Overloaded", "open"}
+        assert report.counts["sessions_expired_total"] == 0
+        assert report.counts["segments_lost_total"] == 0
+
+
+def test_a_few_seeds_exercise_nearly_everything():
+    reports = [run_seed(seed) for seed in range(12)]
+    assert not [report.seed for report in reports if report.failed]
+    counts = sum((report.counts for report in reports), start=type(reports[0].counts)())
+    for expected in (
+        "objects_evicted_total",
+        "waits_granted_total",
+        "leases_expired_total",
+        "extents_quarantined_total",
+        "quarantine_fenced_total",
+        "sessions_expired_total",
+        "segments_lost_total",
+        "objects_lost_total",
+        "replicas_lost_total",
+        "puts_degraded_total",
+        "requests_repeated_total",
+        "late landing",
+        "broken queue pair",
+        "strike in a transfer",
+    ):
+        assert counts[expected], expected
+    assert {name.partition(":")[0] for report in reports for name in report.calls} >= {"put", "get", "match_prefix"}
+
+
+def test_leaving_out_one_strike_leaves_the_others_as_they_were():
+    whole = run_seed(3)
+    parts = [run_seed(3, Options(keep=tuple(n for n in range(whole.planned) if n != left_out))) for left_out in (0, 1)]
+    for left_out, part in enumerate(parts):
+        lines = whole.plan.splitlines()
+        assert part.plan.splitlines() == lines[:left_out] + lines[left_out + 1 :]
+        assert part.planned == whole.planned
+
+
+def test_only_the_faults_that_were_asked_for_strike():
+    report = run_seed(5, Options(only=("kill", "slow fabric")))
+    assert set(report.struck) <= {"kill", "slow fabric"} and report.struck
+
+
+def test_every_kind_of_fault_is_known_by_its_name_and_is_drawn():
+    world = World(0)
+    cluster = Cluster(world, draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], 1_000))
+    assert tuple(fault.name for fault in troubles_of(cluster)) == KINDS
+    world.loop.close()
+    drawn = {kind for seed in range(60) for kind in run_seed(seed, Options(chaos_ms=1_000)).struck}
+    assert drawn == set(KINDS)
+
+
+def test_the_bytes_of_a_key_are_its_own():
+    space = KeySpace(3, 5)
+    values = [value_of(scope, key) for scope in SCOPES for key in space.all()]
+    assert len(set(values)) == len(values) == 30
+    assert space.size_bytes() == sum(map(len, values))
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_another_process_with_other_hashes_runs_the_same(hash_seed):
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'sim'}"}
+    command = [sys.executable, "-m", "pykvpool_sim", "--seed", "6"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == f"digest {run_seed(6).digest}"
+
+
+def test_a_longer_chaos_is_another_plan():
+    options = Options(chaos_ms=3_000)
+    assert run_seed(1, options).virtual_s < run_seed(1, replace(options, chaos_ms=9_000)).virtual_s

@@ -1,0 +1,132 @@
+"""``pykvpool sim``: what it says when all is well, and when it is not."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pykvpool.node.mount import Mounted
+from pykvpool_sim.cluster import Options, Report
+from pykvpool_sim.command import guard
+from pykvpool_sim.command.main import sim
+from pykvpool_sim.command.pages import replay_command
+from pykvpool_sim.command.shrink import shrink
+from pykvpool_sim.errors import Hung
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments):
+    return CliRunner().invoke(sim, arguments, catch_exceptions=False)
+
+
+@pytest.fixture
+def fences_that_lie(monkeypatch):
+    """Nodes say that a writer is fenced, and do nothing about it."""
+
+    async def fence(self, name, incarnation, ban):
+        pass
+
+    monkeypatch.setattr(Mounted, "fence", fence)
+
+
+def test_one_seed_tells_its_faults_its_counts_and_its_digest():
+    done = run("--seed", "2", "--chaos-s", "5")
+    assert done.exit_code == 0, done.output
+    for expected in ("the faults:", "calm for", "calls/s", "puts_committed_total", "put: ok"):
+        assert expected in done.output
+    assert re.search(r"^digest [0-9a-f]{32}$", done.output, re.MULTILINE)
+
+
+def test_many_seeds_are_summed_compared_and_run_twice():
+    done = run("--seeds", "6", "--chaos-s", "3", "--jobs", "1", "--twice", "--compare")
+    assert done.exit_code == 0, done.output
+    assert "6 seeds" in done.output and "took effect" in done.output
+
+
+def test_seeds_run_in_several_processes():
+    done = run("--seeds", "4", "--chaos-s", "2", "--jobs", "2")
+    assert done.exit_code == 0, done.output
+    assert "4 seeds" in done.output
+
+
+def test_a_trace_shows_calls_facts_landings_and_strikes():
+    done = run("--seed", "2", "--trace", "--chaos-s", "8")
+    for expected in ("call     client-", "return   client-", "fact     PutOpened(", "landing  put ", "strike   "):
+        assert expected in done.output
+
+
+def failing_seed():
+    """The first seed that finds the fences out."""
+    for seed in range(40):
+        done = run("--seed", str(seed))
+        if done.exit_code:
+            return seed, done
+    raise AssertionError("no seed finds it")
+
+
+def test_a_broken_promise_comes_with_its_story_its_faults_and_a_command_that_breaks_it_again(fences_that_lie):
+    seed, done = failing_seed()
+    assert done.exit_code == 1
+    assert f"seed {seed} breaks " in done.output and "P2 at " in done.output
+    assert "the story:" in done.output and "fact     " in done.output
+    command = re.search(r"^replay: pykvpool sim (.*)$", done.output, re.MULTILINE).group(1)
+    assert "--keep" in command
+    again = run(*command.split(), "--no-shrink")
+    assert again.exit_code == 1 and "P2 at " in again.output
+
+
+def test_a_promise_that_is_not_judged_is_not_missed(fences_that_lie):
+    seed, _ = failing_seed()
+    assert run("--seed", str(seed), "--off", "P1,P2,P3,calm,bug").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--faults", "earthquake"], "power cut"),
+        (["--off", "P99"], "P1"),
+        (["--keep", "one"], "0,3,7"),
+        (["--seed", "1", "--seeds", "2"], "either"),
+        (["--trace"], "--seed"),
+        (["--without", "earthquake"], "kill"),
+    ],
+)
+def test_wrong_usage_says_what_is_right(arguments, says):
+    done = run(*arguments)
+    assert done.exit_code == 2 and says in done.output
+
+
+def test_the_replay_command_says_all_that_differs_from_the_seed():
+    options = Options(("kill", "slow fabric"), "kill", (1, 4), 9_000, frozenset({"P7", "P1"}))
+    assert replay_command(7, options) == (
+        "pykvpool sim --seed 7 --faults 'kill,slow fabric' --without 'kill' --keep 1,4 --chaos-s 9 --off P1,P7"
+    )
+    assert replay_command(7, Options(keep=())) == "pykvpool sim --seed 7 --keep none"
+
+
+def test_shrinking_keeps_what_is_needed_and_nothing_else():
+    runs = []
+
+    def pretend(seed, options):
+        runs.append(options.keep)
+        failed = {3, 11} <= set(options.keep)
+        return Report(seed, planned=16, violations=["P2 at 1 s: so"] if failed else [])
+
+    whole = pretend(1, Options(keep=tuple(range(16))))
+    assert shrink(1, Options(), whole, pretend).keep == (3, 11)
+    assert len(runs) <= 60
+
+
+def test_code_that_never_awaits_is_interrupted():
+    with pytest.raises(Hung, match="real time"), guard.time_limit(0.05):
+        while True:
+            pass
+
+
+def test_the_command_joins_pykvpool_by_its_entry_point():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["pykvpool.commands"]["sim"].partition(":")
+    assert (module, name) == (sim.callback.__module__, sim.name)
