@@ -141,14 +141,21 @@ class ClientProgram:
         if isinstance(error, ChecksumMismatch) and not self._cluster.shape.decay:
             self._cluster.verdicts.add("P1", f"{name} by {self._process}: {error}", key=key)
 
-    def check_bytes(self, name: str, scope: Scope, key: bytes, data: bytes | bytearray | memoryview) -> None:
-        """P1, where it counts."""
+    def check_bytes(
+        self, name: str, scope: Scope, key: bytes, data: bytes | bytearray | memoryview, begun_ns: int
+    ) -> None:
+        """P1, where it counts: what a call that began then has returned."""
+        self._cluster.guards.returned(self._host.name, begun_ns, key)
         if data != value_of(scope, key):
             self._cluster.verdicts.add(
                 "P1", f"{name} by {self._process} returned other bytes for {key!r} in {scope.text()}", key=key
             )
 
     # -- draws ---------------------------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        """The world's time."""
+        return self._cluster.world.loop.now_ns
 
     def timeout_s(self) -> float:
         return self._draws.between(self._shape.min_timeout_ms, self._shape.max_timeout_ms) / 1_000
@@ -209,15 +216,17 @@ async def _put(program: ClientProgram, client: Client) -> None:
 
 
 async def _get(program: ClientProgram, client: Client) -> None:
+    begun_ns = program.now_ns()
     scope, keys = program.scope(), program.some_keys()
     results = await program.call("get", client.get_batch(keys, scope=scope, timeout_s=program.timeout_s()), keys)
     program.judge("get", scope, results, keys)
     for key, result in zip(keys, results, strict=True):
         if not isinstance(result, PoolError):
-            program.check_bytes("get", scope, key, result)
+            program.check_bytes("get", scope, key, result, begun_ns)
 
 
 async def _get_into(program: ClientProgram, client: Client) -> None:
+    begun_ns = program.now_ns()
     scope, (keys, _) = program.scope(), program.run_of_keys()
     targets = [program.buffers.borrow(len(value_of(scope, key))) for key in keys]
     try:
@@ -227,7 +236,7 @@ async def _get_into(program: ClientProgram, client: Client) -> None:
         program.judge("get_into", scope, results, keys)
         for key, target, result in zip(keys, targets, results, strict=True):
             if not isinstance(result, PoolError):
-                program.check_bytes("get_into", scope, key, target[: result.size_bytes])
+                program.check_bytes("get_into", scope, key, target[: result.size_bytes], begun_ns)
     finally:
         for target in targets:
             program.buffers.give_back(target)
@@ -248,6 +257,7 @@ async def _match(program: ClientProgram, client: Client) -> None:
             held.keep_alive()
         await asyncio.sleep(draws.between(0, 3_000) / 1_000)
         matched = keys[: match.count]
+        begun_ns = program.now_ns()
         if matched:
             results = await program.call(
                 "get", client.get_batch(matched, scope=scope, timeout_s=program.timeout_s()), matched
@@ -255,15 +265,16 @@ async def _match(program: ClientProgram, client: Client) -> None:
             program.judge("get", scope, results, matched)
             for key, result in zip(matched, results, strict=True):
                 if not isinstance(result, PoolError):
-                    program.check_bytes("get", scope, key, result)
+                    program.check_bytes("get", scope, key, result, begun_ns)
 
 
 async def _view(program: ClientProgram, client: Client) -> None:
+    begun_ns = program.now_ns()
     scope, (key, *_) = program.scope(), program.some_keys()
     view = await program.call("view", client.view(key, scope=scope, timeout_s=program.timeout_s()), [key])
     async with view:
         await asyncio.sleep(program.draws.between(0, 500) / 1_000)
-        program.check_bytes("view", scope, key, view.data)
+        program.check_bytes("view", scope, key, view.data, begun_ns)
 
 
 async def _remove(program: ClientProgram, client: Client) -> None:
