@@ -76,8 +76,11 @@ MUTATIONS = (
         name="a-failed-eviction-changes-something",
         rule="P6: or changes nothing",
         file=PLAN,
-        old="        return supposed.node_count >= room.needed\n",
-        new="        return supposed.node_count >= room.needed or count > 1\n",
+        old="            if not (yield from self._take(supposed)) or self._is_off():\n                return set()\n",
+        new=(
+            "            if not (yield from self._take(supposed)) or self._is_off():\n"
+            "                return set(list(self._evictor.taken())[:1])\n"
+        ),
         checks=_space,
     ),
     Mutation(
