@@ -159,8 +159,8 @@ MUTATIONS = (
         name="waiters-are-overtaken",
         rule="P7: writers wait in order",
         file=WAITING,
-        old="        if not self._placer.is_busy() and self._head() is None:\n            ticket",
-        new="        if not self._placer.is_busy():\n            ticket",
+        old="        if not self._placer.is_busy() and self._head() is None:\n            put",
+        new="        if not self._placer.is_busy():\n            put",
         checks=selections("core/test_core_p7_full_is_not_failure.py"),
     ),
     Mutation(
