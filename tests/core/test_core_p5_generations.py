@@ -8,10 +8,11 @@ import pytest
 
 from pykvpool.errors import InvalidArgument, KeyNotFound, SegmentGone, StalePut
 from pykvpool.model import commands
+from pykvpool.model.events import Tick
 from pykvpool.model.facts import PutClosed, SegmentGoing, SegmentRemoved
 from pykvpool.model.instructions import DropSegment
 from pykvpool.model.objects import ObjectInfo
-from pykvpool.model.replies import KeyPage, Matched, PutGrant
+from pykvpool.model.replies import KeyPage, Located, Matched, PutGrant
 from tests.core.driver import World, error_of
 
 
@@ -85,6 +86,30 @@ def test_p5_an_object_with_a_copy_elsewhere_is_read_from_there(new_world: Any) -
     node.send(commands.Unmount(lost))
     info = client.locate(b"a").objects[0]
     assert isinstance(info, ObjectInfo) and [extent.segment == lost for extent in info.extents] == [False]
+
+
+def test_p5_a_segment_that_goes_while_a_batch_is_looked_up_is_not_named_any_more(new_world: Any) -> None:
+    world = new_world(slice_objects=1)
+    node = world.node("n1", 640)
+    world.node("n2", 640)
+    client = world.client()
+    keys = (b"a", b"b", b"c", b"d")
+    for key in keys:
+        client.put(key, replicas=2)
+    lost = world.core._context.state.segments.of_session(node.id)[0].id
+    request = client.send(commands.GetReplicas(world.scope, keys))
+    for _ in range(2):
+        world.step(Tick())
+    assert client.reply(request) is None, "it is under way"
+    node.send(commands.Unmount(lost))
+    world.settle(lambda: client.reply(request) is not None)
+    reply = client.reply(request)
+    assert isinstance(reply, Located)
+    assert [len(info.extents) for info in reply.objects if isinstance(info, ObjectInfo)] == [1] * 4
+    assert lost not in {extent.segment for info in reply.objects for extent in info.extents}
+    assert lost not in {segment.segment for segment in reply.segments}
+    client.release(reply.lease)
+    world.settle()
 
 
 def test_p5_a_grant_whose_segment_went_before_it_was_told_is_taken_back(world: World) -> None:

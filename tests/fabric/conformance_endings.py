@@ -112,9 +112,10 @@ class Endings:
             bench.server.fence(WRITER.name, WRITER.incarnation, bench.segment.generation, ban=False)
         )
         await turns()
-        # On the wire a connection can be cut; a thread that copies cannot, so its end has to be awaited.
-        assert bench.backend.on_the_wire or not fencing.done()
+        returned_early = fencing.done()
         hold.release()
+        # On the wire a connection can be cut; a thread that copies cannot, so its end has to be awaited.
+        assert bench.backend.on_the_wire or not returned_early
         await fencing
         landed = bytes(bench.memory.view)
         (outcome,) = await writing

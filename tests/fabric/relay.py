@@ -32,6 +32,11 @@ class Relay:
         assert self._server is not None
         return HostPort("127.0.0.1", self._server.sockets[0].getsockname()[1]).endpoint
 
+    @property
+    def connections(self) -> int:
+        """How many peers have come so far."""
+        return len(self._writers) // 2
+
     async def reached(self) -> None:
         await self._reached.wait()
 

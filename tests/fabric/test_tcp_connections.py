@@ -213,12 +213,15 @@ async def test_p2_a_write_torn_by_a_dying_host_is_not_settled_and_is_not_sent_ag
 async def test_p2_a_write_torn_on_a_kept_connection_is_not_sent_again_either(bench: Bench) -> None:
     client, segment, relay = await bench.held_client(Peer("writer", 7))
     assert errors_of(await client.write([bench.write(0, b"abc", segment=segment)], TIMEOUT_S)) == [None]
+    assert relay.connections == 1  # type: ignore[attr-defined]
     writing = asyncio.ensure_future(client.write([bench.write(0, bytes(BIG_BYTES), segment=segment)], TIMEOUT_S))
     await relay.reached()
     relay.cut()  # type: ignore[attr-defined]
+    relay.release()
     (outcome,) = await writing
     assert isinstance(outcome.error, Unavailable)
     assert not outcome.settled
+    assert relay.connections == 1, "nobody tried again"  # type: ignore[attr-defined]
 
 
 async def test_a_connection_that_its_owner_ended_is_not_kept_open(bench: Bench) -> None:

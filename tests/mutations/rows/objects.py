@@ -76,8 +76,11 @@ MUTATIONS = (
         name="a-failed-eviction-changes-something",
         rule="P6: or changes nothing",
         file=PLAN,
-        old="        return supposed.node_count >= room.needed\n",
-        new="        return supposed.node_count >= room.needed or count > 1\n",
+        old="            if not (yield from self._take(supposed)) or self._is_off():\n                return set()\n",
+        new=(
+            "            if not (yield from self._take(supposed)) or self._is_off():\n"
+            "                return set(list(self._evictor.taken())[:1])\n"
+        ),
         checks=_space,
     ),
     Mutation(
@@ -156,8 +159,8 @@ MUTATIONS = (
         name="waiters-are-overtaken",
         rule="P7: writers wait in order",
         file=WAITING,
-        old="        if not self._placer.is_busy() and self._head() is None:\n            ticket",
-        new="        if not self._placer.is_busy():\n            ticket",
+        old="        if not self._placer.is_busy() and self._head() is None:\n            put",
+        new="        if not self._placer.is_busy():\n            put",
         checks=selections("core/test_core_p7_full_is_not_failure.py"),
     ),
     Mutation(
