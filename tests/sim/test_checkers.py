@@ -46,9 +46,10 @@ class Bench:
             facts.SessionOpened(NODE, "node", "node", 12),
             facts.SegmentMounted(1, NODE, "node", GENERATION, 4096, ("sim://node/1",)),
             facts.ScopeInterned(0, SCOPE),
+            now=0,
         )
 
-    def decide(self, *decided, now=0):
+    def decide(self, *decided, now=1):
         for fact in decided:
             self.rules.decide(fact, now)
             self.ledger.apply(fact)

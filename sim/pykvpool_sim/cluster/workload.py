@@ -39,6 +39,8 @@ T = TypeVar("T")
 NEVER = (InternalError, ProtocolError, InvalidArgument, KeyConflict, NotOwner)
 #: A client that lost its session, or found no master, comes back after this.
 _COME_BACK_S = 0.3
+#: Some clients leave in good order after a while, in the midst of it all, and come back as another session.
+_MAX_STAY_MS = 15_000
 #: Most keys of one call.
 _MAX_BATCH = 6
 
@@ -76,9 +78,10 @@ class ClientProgram:
             await self._recorded("close", client.close())
 
     async def _work(self, client: Client) -> None:
-        """Until there is nothing to do any more, or the session is gone for good."""
+        """Until there is nothing to do any more, the session is gone for good, or it is time to leave."""
         workers = [asyncio.ensure_future(self._worker(client)) for _ in range(self._shape.workers)]
-        await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+        stays_s = self._draws.between(1_000, _MAX_STAY_MS) / 1_000 if self._draws.chance(0.3) else None
+        await asyncio.wait(workers, timeout=stays_s, return_when=asyncio.FIRST_EXCEPTION)
         for worker in workers:
             worker.cancel()
         for worker in workers:
