@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.mutations.mutation import BUDGET_S, Mutation, StalePatch, without
+from tests.mutations.mutation import BUDGET_S, Mutation, without
 from tests.mutations.report import page, text
 from tests.mutations.run import Runner
 from tests.mutations.table import MUTATIONS
@@ -35,15 +35,11 @@ def main() -> int:
 
 def _run(chosen: list[Mutation], directory: Path, options: argparse.Namespace) -> int:
     runner = Runner(directory, options.jobs, options.budget)
-    wrong = runner.baseline(chosen, _tell)
+    wrong = runner.stale(chosen) or runner.baseline(chosen, _tell)
     if wrong:
         print("\n".join(wrong), file=sys.stderr)
         return 2
-    try:
-        results = runner.run(chosen, _tell)
-    except StalePatch as error:
-        print(error, file=sys.stderr)
-        return 2
+    results = runner.run(chosen, _tell)
     print(text(results))
     if options.table:
         options.table.write_text(page(results), "utf-8")

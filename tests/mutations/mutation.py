@@ -101,12 +101,17 @@ class Mutation:
             )
         return text.replace(self.old, self.new)
 
-    def apply(self, root: Path) -> None:
-        """Put the fault into the copy at `root`. Raises `StalePatch`."""
+    def applied_to_file(self, root: Path) -> str:
+        """The text of the file below `root` with the fault in it. Raises `StalePatch`."""
         path = root / self.file
         if not path.is_file():
             raise StalePatch(f"mutation {self.name}: there is no {self.file} any more")
-        path.write_text(self.applied_to(path.read_text("utf-8")), "utf-8")
+        return self.applied_to(path.read_text("utf-8"))
+
+    def apply(self, root: Path) -> None:
+        """Put the fault into the copy at `root`. Raises `StalePatch`."""
+        path = root / self.file
+        path.write_text(self.applied_to_file(root), "utf-8")
         # The bytecode of the healthy file must not be taken for that of this one.
         for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             stale.unlink()

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -48,8 +47,16 @@ class Runner:
         self._jobs = jobs
         self._budget_s = budget_s
         self._healthy = copy_repository(scratch / "healthy")
-        self._numbers = iter(range(1_000_000))
-        self._lock = threading.Lock()
+
+    def stale(self, mutations: Sequence[Mutation]) -> list[str]:
+        """Patches that no longer fit the code; nothing is worth running before they do."""
+        errors: list[str] = []
+        for each in mutations:
+            try:
+                each.applied_to_file(self._healthy)
+            except StalePatch as error:
+                errors.append(str(error))
+        return errors
 
     def baseline(self, mutations: Sequence[Mutation], tell: Callable[[str], None]) -> list[str]:
         """What is wrong with the checks themselves: those that fail, or say nothing, where nothing is broken."""
@@ -66,7 +73,7 @@ class Runner:
         return wrong
 
     def run(self, mutations: Sequence[Mutation], tell: Callable[[str], None]) -> list[Result]:
-        """One result per mutation, in their order. Raises `StalePatch` before anything runs."""
+        """One result per mutation, in their order."""
         copies = self._copies(mutations)
         with ThreadPoolExecutor(self._jobs) as pool:
             runs = [pool.submit(self._try, each, copy) for each, copy in zip(mutations, copies, strict=True)]
@@ -76,19 +83,11 @@ class Runner:
         return [run.result() for run in runs]
 
     def _copies(self, mutations: Sequence[Mutation]) -> list[Path]:
-        """A copy for each, patched. All patches are tried before the first error is raised: it names every one."""
-        stale: list[str] = []
+        """A copy for each, patched."""
         copies: list[Path] = []
-        for each in mutations:
-            with self._lock:
-                target = self._scratch / f"{next(self._numbers):03d}-{each.name}"
-            copies.append(copy_of(self._healthy, target))
-            try:
-                each.apply(target)
-            except StalePatch as error:
-                stale.append(str(error))
-        if stale:
-            raise StalePatch("\n".join(stale))
+        for number, each in enumerate(mutations):
+            copies.append(copy_of(self._healthy, self._scratch / f"{number:03d}-{each.name}"))
+            each.apply(copies[-1])
         return copies
 
     def _try(self, mutation: Mutation, copy: Path) -> Result:
