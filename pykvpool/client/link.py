@@ -13,9 +13,9 @@ import logging
 from collections.abc import Coroutine, Iterable
 from typing import TypeVar
 
-from pykvpool.errors import DeadlineExceeded, PoolError, SessionExpired, invariant
+from pykvpool.errors import DeadlineExceeded, Overloaded, PoolError, SessionExpired, Unavailable, invariant
 from pykvpool.model.base import Tagged
-from pykvpool.model.commands import Command, Intern
+from pykvpool.model.commands import Command, Intern, PutRevoke
 from pykvpool.model.ids import ScopeId, SegmentId
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import SegmentDescriptor
@@ -31,6 +31,8 @@ R = TypeVar("R", bound=Tagged)
 MAX_KNOWN_SEGMENTS = 4_096
 #: How long background clean-up (revokes, releases) may take before it is left to the master's own time-outs.
 CLEANUP_TIMEOUT_S = 5.0
+#: Pause before a revoke that did not get through is said again.
+INSIST_PAUSE_S = 0.5
 
 
 class MasterLink:
@@ -46,6 +48,8 @@ class MasterLink:
         self._segments: dict[SegmentId, SegmentDescriptor] = {}
         #: Clean-up that runs on after its caller is gone. A dict: it iterates in order of creation.
         self._background: dict[asyncio.Task[None], None] = {}
+        #: Life of the session in which the master could not be told of given-up puts.
+        self._unsaid_in: int | None = None
         #: The goodbye is on its way or said: it ends every lease.
         self.leaving = False
 
@@ -111,12 +115,14 @@ class MasterLink:
         known = self._segments.get(SegmentId(segment))
         return known.node if known is not None else ""
 
-    def spawn(self, work: Coroutine[object, object, object], what: str) -> None:
+    def spawn(
+        self, work: Coroutine[object, object, object], what: str, limit_s: float | None = CLEANUP_TIMEOUT_S
+    ) -> None:
         """Run clean-up in the background. Its failure is logged, not raised: the master cleans up by itself later."""
 
         async def run() -> None:
             try:
-                await asyncio.wait_for(work, CLEANUP_TIMEOUT_S)
+                await asyncio.wait_for(work, limit_s)
             except (PoolError, TimeoutError) as error:
                 log.debug("%s did not get through: %s", what, error)
 
@@ -126,16 +132,37 @@ class MasterLink:
 
     def tell(self, command: Command, life: int) -> None:
         """Send a command whose answer nobody waits for (release, revoke, forget); not at all after that life."""
+        if isinstance(command, PutRevoke):
+            self.spawn(self._insist(command, life), "PutRevoke", None)
+            return
         deadline_ms = self.deadline_ms(CLEANUP_TIMEOUT_S)
         self.spawn(self.call(command, Done, deadline_ms, life), type(command).__name__)
 
+    async def _insist(self, command: PutRevoke, life: int) -> None:
+        """Say it until it is heard or that life is over. Leases and tickets run out by themselves; of a put that ran
+        out of time nobody but its writer knows what may still land, so its extents would stay in quarantine for as
+        long as the session lives."""
+        try:
+            while True:
+                try:
+                    await self.call(command, Done, self.deadline_ms(CLEANUP_TIMEOUT_S), life)
+                    return
+                except (DeadlineExceeded, Unavailable, Overloaded) as error:
+                    log.debug("PutRevoke did not get through yet: %s", error)
+                    await asyncio.sleep(INSIST_PAUSE_S)
+        except BaseException:
+            self._unsaid_in = life
+            raise
+
     async def close(self) -> None:
-        """Let clean-up finish (bounded by its own time-out), then say goodbye. Without a master there is no use in
-        waiting: it cleans up after a session that does not come back."""
-        if not self.session.connected:
-            for task in self._background:
-                task.cancel()
+        """Let clean-up finish (bounded), then say goodbye. Without a master there is no use in waiting: it cleans up
+        after a session that does not come back. And so it has to, without a goodbye, where it could not be told what
+        may still land: a goodbye says that nothing is under way."""
+        if self.session.connected and self._background:
+            await asyncio.wait(list(self._background), timeout=CLEANUP_TIMEOUT_S)
+        for task in self._background:
+            task.cancel()
         while self._background:
             await asyncio.wait(list(self._background))
         self.leaving = True
-        await self.session.close()
+        await self.session.close(goodbye=self._unsaid_in != self.life)

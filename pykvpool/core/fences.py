@@ -104,10 +104,14 @@ class Fences:
                 self._free_one((session, extent.segment), put_id, "drained")
 
     def all_drained(self, session: SessionId, work: Slice) -> Generator[None, None, None]:
-        """The writer left in order: nothing of it is under way anywhere. In slices."""
+        """The writer left in order: nothing of it is under way but what it gave up itself. In slices.
+
+        Of that it said that something may still land, and leaving makes no difference: the owner has to answer.
+        """
         by_place = self._context.state.puts.by_place
         for place in [place for place in by_place if place[0] == session]:
-            yield from self._free(place, tuple(by_place.get(place, ())), "drained", work)
+            drained = tuple(put_id for put_id in by_place.get(place, ()) if put_id not in self._given_up)
+            yield from self._free(place, drained, "drained", work)
 
     def segment_gone(self, segment: SegmentId) -> None:
         """The end of a generation was evidence enough; no answer is awaited."""

@@ -108,7 +108,7 @@ def _set_suspect(context: Context, session_id: SessionId, suspect: bool) -> None
 
 
 def goodbye(context: Context, session: Session) -> None:
-    """The session leaves in order: nothing of it is under way, so nothing needs quarantine."""
+    """The session leaves in order: nothing of it is under way but what it named uncertain; that stays in quarantine."""
     end_session(context, session, "goodbye")
 
 

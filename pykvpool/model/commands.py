@@ -194,7 +194,7 @@ class Heartbeat(_Command, frozen=True, tag="heartbeat"):
 
 
 class Goodbye(_Command, frozen=True, tag="goodbye"):
-    """The session ends; all its transfers have drained. -> `Done`"""
+    """The session ends; all its transfers have drained, but for what it named uncertain before. -> `Done`"""
 
 
 # -- nodes only --------------------------------------------------------------------------------------------------

@@ -202,10 +202,13 @@ class ControlSession:
             self._identity = identity
             self._open(dialled)
 
-    async def close(self) -> None:
-        """Say goodbye (bounded), end the connection; whatever still waits ends with `Closed`. Harmless twice."""
+    async def close(self, *, goodbye: bool = True) -> None:
+        """Say goodbye (bounded), end the connection; whatever still waits ends with `Closed`. Harmless twice.
+
+        Without `goodbye` the master learns by silence: for who cannot vouch that nothing of theirs is under way.
+        """
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
+            self._closing = asyncio.get_running_loop().create_task(self._close(goodbye))
         await asyncio.shield(self._closing)
 
     # -- one connection after the other ---------------------------------------------------------------------------
@@ -366,9 +369,9 @@ class ControlSession:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    async def _close(self) -> None:
+    async def _close(self, goodbye: bool) -> None:
         line = self._line
-        if line is not None and self.lost is None:
+        if goodbye and line is not None and self.lost is None:
             await self._say_goodbye(line)
         self._closed = True
         self._calls.fail_all(Closed(f"session {self.name!r} was closed"))

@@ -49,6 +49,7 @@ def test_a_second_node_of_one_name_leaves_the_first_alone_unless_it_is_told_to_r
             pool.run("get", "key", "-o", str(tmp_path / "copy"))
             assert (tmp_path / "copy").read_bytes() == b"precious"
             with server(*arguments, "--replace"):
+                first.wait(60)  # by itself: `finish` would end its input, which tells it to stop
                 _, err = finish(first, 1)
                 assert "the node ends" in err
                 assert "lent anew" not in err

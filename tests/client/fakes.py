@@ -39,6 +39,8 @@ class FakeSession:
     incarnation: int = 77
     connected: bool = True
     sent: list = field(default_factory=list)
+    #: None: not closed yet.
+    said_goodbye: bool | None = None
 
     async def call(self, command, timeout_s: float):
         self.sent.append(command)
@@ -56,8 +58,8 @@ class FakeSession:
     def of(self, kind: type) -> list:
         return [command for command in self.sent if isinstance(command, kind)]
 
-    async def close(self) -> None:
-        pass
+    async def close(self, *, goodbye: bool = True) -> None:
+        self.said_goodbye = goodbye
 
 
 class FakeRouter:

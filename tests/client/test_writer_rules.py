@@ -194,6 +194,29 @@ async def test_p2_a_put_that_is_cancelled_twice_is_over_only_when_the_fabric_has
     assert [revoke.uncertain for revoke in bench.session.of(PutRevoke)] == [(1,)]
 
 
+async def test_p2_a_revoke_that_does_not_get_through_is_said_again_until_it_does(monkeypatch):
+    """A master that was stopped for longer than clean-up may take, while the session lived on: the extents of a put
+    that ran out of time meanwhile stayed in quarantine for as long as the client did."""
+    monkeypatch.setattr("pykvpool.client.link.INSIST_PAUSE_S", 0)
+    bench = bench_with([grant(7)])
+    bench.router.before = lambda operation: Outcome(error=Unavailable("broke"), settled=False)
+    bench.session.script[PutRevoke] = [DeadlineExceeded("no answer"), Unavailable("no connection"), Done()]
+    [result] = await put(bench, job(), min_replicas=1)
+    assert isinstance(result, TransferFailed)
+    assert set(bench.session.of(PutRevoke)) == {PutRevoke((7,), (1,))}
+    assert len(bench.session.of(PutRevoke)) >= 3
+    assert bench.session.said_goodbye
+
+
+async def test_p2_who_could_not_say_what_may_still_land_does_not_say_goodbye(monkeypatch):
+    monkeypatch.setattr("pykvpool.client.link.CLEANUP_TIMEOUT_S", 0.01)
+    bench = bench_with([grant(7)])
+    bench.router.before = lambda operation: Outcome(error=Unavailable("broke"), settled=False)
+    bench.session.script[PutRevoke] = [DeadlineExceeded("no answer")]
+    await put(bench, job(), min_replicas=1)
+    assert bench.session.said_goodbye is False
+
+
 async def test_a_grant_that_was_never_begun_is_certain():
     bench = bench_with([grant(7)])
 

@@ -112,6 +112,18 @@ def side_by_side(mooncake: dict[str, Seen], pool: dict[str, Seen]) -> list[Obser
     ]
 
 
+def merged(seen: list[Observation], *, whole: bool) -> list[Observation]:
+    """What was seen now in the place of what was recorded. Without torch (not `whole`) what needs it stays recorded."""
+    before = recorded.load() if recorded.FILE.exists() else []
+    now = {(each.program, each.name): each for each in seen}
+    kept = [] if whole else [each for each in before if (each.program, each.name) not in now]
+    if not whole:
+        print(f"torch is not installed: {len(kept)} observations that need it stay as they were recorded")
+    places = {(each.program, each.name): place for place, each in enumerate(before)}
+    both = [*seen, *kept]
+    return sorted(both, key=lambda each: places.get((each.program, each.name), len(places)))
+
+
 def main() -> int:
     if importlib.util.find_spec("mooncake") is None:
         print("Mooncake's wheel (mooncake-transfer-engine-non-cuda) is not installed: nothing to compare with")
@@ -127,9 +139,7 @@ def main() -> int:
     for name, seen in died.items():
         print(f"{name} on pykvpool: {seen.died}\n{seen.stderr}")
     mooncake = watch_mooncake(names)
-    seen_now = side_by_side(mooncake, pool)
-    kept = [each for each in recorded.load() if each.program not in pool] if recorded.FILE.exists() else []
-    observations = seen_now + kept
+    observations = merged(side_by_side(mooncake, pool), whole=importlib.util.find_spec("torch") is not None)
     recorded.save(observations)
     recorded.write_page(observations)
     print(recorded.table(observations))

@@ -182,7 +182,8 @@ class SpaceModel:
                 self.close(each, set() if has_drained else set(each.copies), False)
         if not has_drained:
             return  # its reads may still be under way: its leases last as long as they were granted for
-        self.strays = [stray for stray in self.strays if stray.writer != session]
+        # Leaving says nothing new of what the writer itself named uncertain before.
+        self.strays = [stray for stray in self.strays if stray.writer != session or stray.given_up]
         for lease in {lease for each in self.holdings for lease in each.leases.values() if lease.session == session}:
             self.end_lease(lease.id)
 

@@ -13,6 +13,7 @@ from pykvpool.model.objects import Extent, ObjectInfo, Pin, SegmentDescriptor
 from pykvpool.model.replies import ErrorInfo, Located, Pending, PutGrant, PutStarted, SegmentState, State
 from pykvpool_sim.checkers.answers import Answer, AnswerChecker
 from pykvpool_sim.checkers.contents import ContentChecker
+from pykvpool_sim.checkers.guarded import GuardChecker
 from pykvpool_sim.checkers.landings import LandingChecker
 from pykvpool_sim.checkers.leases import LeaseBook
 from pykvpool_sim.checkers.ledger import Ledger
@@ -45,9 +46,10 @@ class Bench:
             facts.SessionOpened(NODE, "node", "node", 12),
             facts.SegmentMounted(1, NODE, "node", GENERATION, 4096, ("sim://node/1",)),
             facts.ScopeInterned(0, SCOPE),
+            now=0,
         )
 
-    def decide(self, *decided, now=0):
+    def decide(self, *decided, now=1):
         for fact in decided:
             self.rules.decide(fact, now)
             self.ledger.apply(fact)
@@ -87,7 +89,7 @@ def removed(put_id=1, key=b"k", reason="evicted", lingering=False):
 
 
 def write(put_id, offset, length=50, generation=GENERATION, memory=None, late=False):
-    return Landing(Peer("client", 11), "c", "n", generation, memory or Memory(), offset, length, put_id, late)
+    return Landing(Peer("client", 11), "c", "n", generation, memory or Memory(), offset, length, put_id, 1, late)
 
 
 class Memory:
@@ -342,3 +344,33 @@ def test_verdicts_are_few_and_can_be_switched_off():
         verdicts.add("P1", "not judged")
         verdicts.add("P2", "so it is")
     assert [str(violation) for violation in verdicts.found] == ["P2 at 1.500000 s: so it is"] * MAX_VIOLATIONS
+
+
+class OneLease:
+    """A witness in whose book put 1 is leased while `leased` says so."""
+
+    def __init__(self, ledger):
+        self.ledger = ledger
+        self.leased = True
+
+    def is_leased(self, put_id):
+        return self.leased and put_id == 1
+
+
+def test_p1_what_was_read_without_a_lease_is_not_believed_however_right_the_bytes(bench):
+    bench.committed()
+    witness = OneLease(bench.ledger)
+    guards = GuardChecker(lambda: witness, bench.verdicts)
+
+    def read(operation, offset=0):
+        guards.landed(Landing(Peer("client", 11), "c", "n", GENERATION, Memory(), offset, 50, None, operation, False))
+
+    read(1)
+    witness.leased = False
+    read(2)
+    guards.returned("c", 0, b"k")
+    guards.returned("another host", 0, b"k")
+    assert bench.found() == [], "the first read was under a lease all the time"
+    read(1, 50)
+    guards.returned("c", 0, b"k")
+    assert bench.found() == ["P1"], "now it was not: its last piece came after the lease"

@@ -39,6 +39,8 @@ class Rules:
         self._unmounted: set[SegmentId] = set()
         #: The first of the latest evictions, and when, while nobody got their room yet.
         self._evicted: tuple[facts.ObjectRemoved, int] | None = None
+        #: When a writer or a segment went last: room that was being made may be of no use then.
+        self._disturbed_at = -1
         #: Last sign of life, and since when disconnected, on the master's clock.
         self._seen_at: dict[SessionId, int] = {}
         self._disconnected_at: dict[SessionId, int] = {}
@@ -48,7 +50,7 @@ class Rules:
     def hear(self, event: Event, now: int) -> None:
         """Before the facts of its step: what the event is evidence of."""
         if isinstance(event, Disconnected):
-            self._evicted = None  # its node's segments are not written to now
+            self._disturbed_at = now  # its node's segments are not written to now
             self._disconnected_at.setdefault(event.session, now)
         elif isinstance(event, Hello):
             self._hello(event, now)
@@ -72,7 +74,7 @@ class Rules:
                     if entry_of is not None and entry_of.fact.session == event.session:
                         self._drained[put_id] = mask & self._drained.get(put_id, mask)
             case PutForget():
-                self._evicted = None
+                self._disturbed_at = self._seen_at[event.session]
             case Goodbye():
                 self._said_goodbye.add(event.session)
             case Unmount(segment=segment):
@@ -132,8 +134,8 @@ class Rules:
         else:
             position = next((i for i, one in enumerate(entry.fact.extents) if one.segment == fact.segment), 0)
             drained = self._drained.get(fact.put_id)
-            word = drained is not None and not drained >> position & 1
-            there = word or entry.fact.session in self._said_goodbye
+            # A goodbye speaks of all but what was named uncertain before.
+            there = not drained >> position & 1 if drained is not None else entry.fact.session in self._said_goodbye
         if not there:
             self._add("P2", f"{fact}: nobody gave that evidence", fact.put_id)
 
@@ -196,11 +198,13 @@ class Rules:
         for fact in decided:
             if isinstance(fact, facts.ObjectRemoved) and fact.reason == "evicted":
                 self._evicted = self._evicted or (fact, now)
-            elif isinstance(fact, facts.PutOpened | facts.SegmentGoing | facts.SessionEnded | facts.SegmentMounted):
+            elif isinstance(fact, facts.PutOpened):
                 self._evicted = None
+            elif isinstance(fact, facts.SegmentGoing | facts.SessionEnded | facts.SegmentMounted):
+                self._disturbed_at = now
         if self._evicted is not None and idle:
             (fact, since), self._evicted = self._evicted, None
-            if since == now:
+            if since == now and self._disturbed_at != now:
                 self._add("P6", f"{fact} made room for nobody", fact.put_id)
 
     def _add(self, promise: str, text: str, put_id: PutId | None = None) -> None:

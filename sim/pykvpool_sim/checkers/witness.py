@@ -17,6 +17,7 @@ from pykvpool.model.facts import Fact, ObjectCommitted, PutOpened
 from pykvpool.model.ids import LeaseId, PutId, RequestId, SessionId
 from pykvpool.model.objects import ObjectInfo
 from pykvpool.model.replies import Done, Located, Matched, PutGrant, PutStarted, Reply
+from pykvpool.runtime import Clock
 from pykvpool_sim.checkers.answers import Answer, AnswerChecker
 from pykvpool_sim.checkers.contents import ContentChecker
 from pykvpool_sim.checkers.leases import LeaseBook
@@ -34,8 +35,11 @@ OnFact = Callable[[Fact], None]
 class Witness:
     """A `pykvpool.master.Decider`."""
 
-    def __init__(self, core: MasterCore, verdicts: Verdicts, contents: ContentChecker, on_fact: OnFact) -> None:
+    def __init__(
+        self, core: MasterCore, clock: Clock, verdicts: Verdicts, contents: ContentChecker, on_fact: OnFact
+    ) -> None:
         self.core = core
+        self._clock = clock
         self._verdicts = verdicts
         self._contents = contents
         self._on_fact = on_fact
@@ -76,6 +80,10 @@ class Witness:
         if self._steps % VALIDATE_EVERY == 0:
             self.validate()
         return effects
+
+    def is_leased(self, put_id: PutId) -> bool:
+        """A lease over this object is in force, on the master's clock."""
+        return self._book.covering(put_id, self._clock.now_ms()) is not None
 
     def validate(self) -> None:
         """The core's own invariants."""

@@ -19,6 +19,7 @@ from pykvpool.runtime import Runtime
 from pykvpool.transport.registry import TransportRegistry
 from pykvpool_sim.checkers import Verdicts, Witness
 from pykvpool_sim.checkers.contents import ContentChecker
+from pykvpool_sim.checkers.guarded import GuardChecker
 from pykvpool_sim.checkers.landings import LandingChecker
 from pykvpool_sim.cluster.keys import value_of
 from pykvpool_sim.cluster.shape import Shape
@@ -44,7 +45,8 @@ class Cluster:
         self.network = DataNetwork(world)
         self.contents = ContentChecker(value_of, self.verdicts)
         self.landings = LandingChecker(lambda: self.witness.ledger if self.witness is not None else None, self.verdicts)
-        self.network.watchers.append(self.landings)
+        self.guards = GuardChecker(lambda: self.witness, self.verdicts)
+        self.network.watchers += [self.landings, self.guards]
         #: The present life of the master; None before the first.
         self.witness: Witness | None = None
         #: (world time, fact), of all lives of the master, for stories.
@@ -73,7 +75,7 @@ class Cluster:
     async def _run_master(self, host: Host) -> None:
         runtime = sim_runtime(host)
         core = MasterCore(self.shape.config, epoch=runtime.new_incarnation())
-        self.witness = Witness(core, self.verdicts, self.contents, self._on_fact)
+        self.witness = Witness(core, runtime.clock, self.verdicts, self.contents, self._on_fact)
         server = MasterServer(self.witness, [ADDRESS], runtime, transports=_transports(host))
         await server.start()
         await asyncio.Event().wait()

@@ -143,6 +143,9 @@ async def _scenario(cluster: Cluster, plan: FaultPlan, programs: dict[str, Clien
     if not trouble.done():
         trouble.cancel()
     await trouble_over(trouble)
+    if cluster.witness is not None:
+        # Now, while there is much to compare.
+        cluster.witness.check_follower()
     if not cluster.verdicts.found:
         await come_to_rest(cluster, probe)
     _last_look(cluster, programs)

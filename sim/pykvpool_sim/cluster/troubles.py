@@ -32,8 +32,9 @@ _HOST_FAULTS = (
     "part from one",
     "bad network",
 )
-#: What befalls the master, besides "master restart".
-_MASTER_FAULTS = ("pause", "suspend", "clock jump", "isolate")
+#: What befalls the master, besides "master restart". Its clock does not leap: leases rest on clocks whose rates agree
+#: within a few percent, and a master that leaps ahead would end leases that readers still count on.
+_MASTER_FAULTS = ("pause", "suspend", "isolate")
 #: Strikes on the master, in a run that has any.
 _MAX_MASTER_STRIKES = 3
 MASTER_RESTART = "master restart"

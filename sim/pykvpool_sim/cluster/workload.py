@@ -39,6 +39,8 @@ T = TypeVar("T")
 NEVER = (InternalError, ProtocolError, InvalidArgument, KeyConflict, NotOwner)
 #: A client that lost its session, or found no master, comes back after this.
 _COME_BACK_S = 0.3
+#: Some clients leave in good order after a while, in the midst of it all, and come back as another session.
+_MAX_STAY_MS = 15_000
 #: Most keys of one call.
 _MAX_BATCH = 6
 
@@ -76,9 +78,10 @@ class ClientProgram:
             await self._recorded("close", client.close())
 
     async def _work(self, client: Client) -> None:
-        """Until there is nothing to do any more, or the session is gone for good."""
+        """Until there is nothing to do any more, the session is gone for good, or it is time to leave."""
         workers = [asyncio.ensure_future(self._worker(client)) for _ in range(self._shape.workers)]
-        await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+        stays_s = self._draws.between(1_000, _MAX_STAY_MS) / 1_000 if self._draws.chance(0.3) else None
+        await asyncio.wait(workers, timeout=stays_s, return_when=asyncio.FIRST_EXCEPTION)
         for worker in workers:
             worker.cancel()
         for worker in workers:
@@ -141,14 +144,21 @@ class ClientProgram:
         if isinstance(error, ChecksumMismatch) and not self._cluster.shape.decay:
             self._cluster.verdicts.add("P1", f"{name} by {self._process}: {error}", key=key)
 
-    def check_bytes(self, name: str, scope: Scope, key: bytes, data: bytes | bytearray | memoryview) -> None:
-        """P1, where it counts."""
+    def check_bytes(
+        self, name: str, scope: Scope, key: bytes, data: bytes | bytearray | memoryview, begun_ns: int
+    ) -> None:
+        """P1, where it counts: what a call that began then has returned."""
+        self._cluster.guards.returned(self._host.name, begun_ns, key)
         if data != value_of(scope, key):
             self._cluster.verdicts.add(
                 "P1", f"{name} by {self._process} returned other bytes for {key!r} in {scope.text()}", key=key
             )
 
     # -- draws ---------------------------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        """The world's time."""
+        return self._cluster.world.loop.now_ns
 
     def timeout_s(self) -> float:
         return self._draws.between(self._shape.min_timeout_ms, self._shape.max_timeout_ms) / 1_000
@@ -209,15 +219,17 @@ async def _put(program: ClientProgram, client: Client) -> None:
 
 
 async def _get(program: ClientProgram, client: Client) -> None:
+    begun_ns = program.now_ns()
     scope, keys = program.scope(), program.some_keys()
     results = await program.call("get", client.get_batch(keys, scope=scope, timeout_s=program.timeout_s()), keys)
     program.judge("get", scope, results, keys)
     for key, result in zip(keys, results, strict=True):
         if not isinstance(result, PoolError):
-            program.check_bytes("get", scope, key, result)
+            program.check_bytes("get", scope, key, result, begun_ns)
 
 
 async def _get_into(program: ClientProgram, client: Client) -> None:
+    begun_ns = program.now_ns()
     scope, (keys, _) = program.scope(), program.run_of_keys()
     targets = [program.buffers.borrow(len(value_of(scope, key))) for key in keys]
     try:
@@ -227,7 +239,7 @@ async def _get_into(program: ClientProgram, client: Client) -> None:
         program.judge("get_into", scope, results, keys)
         for key, target, result in zip(keys, targets, results, strict=True):
             if not isinstance(result, PoolError):
-                program.check_bytes("get_into", scope, key, target[: result.size_bytes])
+                program.check_bytes("get_into", scope, key, target[: result.size_bytes], begun_ns)
     finally:
         for target in targets:
             program.buffers.give_back(target)
@@ -248,6 +260,7 @@ async def _match(program: ClientProgram, client: Client) -> None:
             held.keep_alive()
         await asyncio.sleep(draws.between(0, 3_000) / 1_000)
         matched = keys[: match.count]
+        begun_ns = program.now_ns()
         if matched:
             results = await program.call(
                 "get", client.get_batch(matched, scope=scope, timeout_s=program.timeout_s()), matched
@@ -255,15 +268,16 @@ async def _match(program: ClientProgram, client: Client) -> None:
             program.judge("get", scope, results, matched)
             for key, result in zip(matched, results, strict=True):
                 if not isinstance(result, PoolError):
-                    program.check_bytes("get", scope, key, result)
+                    program.check_bytes("get", scope, key, result, begun_ns)
 
 
 async def _view(program: ClientProgram, client: Client) -> None:
+    begun_ns = program.now_ns()
     scope, (key, *_) = program.scope(), program.some_keys()
     view = await program.call("view", client.view(key, scope=scope, timeout_s=program.timeout_s()), [key])
     async with view:
         await asyncio.sleep(program.draws.between(0, 500) / 1_000)
-        program.check_bytes("view", scope, key, view.data)
+        program.check_bytes("view", scope, key, view.data, begun_ns)
 
 
 async def _remove(program: ClientProgram, client: Client) -> None:

@@ -55,6 +55,8 @@ class Work:
     pieces: Sequence[memoryview]
     #: None: a read.
     put_id: PutId | None
+    #: Names it.
+    number: int
     #: None: it succeeded; else why not. Never an exception.
     done: asyncio.Future[PoolError | None]
     #: Pieces on their way, either way.
@@ -119,7 +121,7 @@ class QueuePair:
         """Begin an operation; must be OPEN. Its `done` says how it went; until then the buffers are the NIC's."""
         network = self.network
         faults, draws = network.faults, network.draws
-        work = Work(offset, length, pieces, put_id, network.loop.create_future())
+        work = Work(offset, length, pieces, put_id, network.next_number(), network.loop.create_future())
         self._works.append(work)
         cuts = _cut(length, draws.between(faults.min_pieces, faults.max_pieces))
         if len(cuts) > 1:
@@ -254,7 +256,8 @@ class QueuePair:
             piece.data = bytes(memory.view[offset : offset + piece.length])
         network.saw(
             Landing(
-                self.peer, self.source, self.target, self.generation, memory, offset, piece.length, work.put_id, late
+                self.peer, self.source, self.target, self.generation, memory, offset, piece.length, work.put_id,
+                work.number, late,
             )
         )  # fmt: skip
         if late:

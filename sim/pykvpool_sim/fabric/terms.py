@@ -54,6 +54,8 @@ class Landing:
     length: int
     #: None: a read.
     put_id: PutId | None
+    #: Number of the operation that this is a piece of.
+    operation: int
     #: Its sender had given up, or died, before.
     late: bool
 

@@ -11,6 +11,7 @@ as the wire can tell, the present one. Only the protection domain of the queue p
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from contextvars import Context
@@ -54,6 +55,7 @@ class DataNetwork:
         self.watchers: list[Watcher] = []
         #: What happened how often, for summaries.
         self.counts: Counter[str] = Counter()
+        self._numbers = itertools.count(1)
         self._servers: dict[str, tuple[Life, SimFabricServer]] = {}
         #: host -> rkey -> what it names. Kept over restarts: the numbers are the NIC's.
         self._registered: dict[str, dict[int, Registration]] = {}
@@ -80,6 +82,10 @@ class DataNetwork:
         """What the NIC serves under that number now."""
         entry = self._registered.get(host, {}).get(rkey)
         return None if entry is None or entry.life.state is State.DEAD else entry.memory
+
+    def next_number(self) -> int:
+        """Of an operation."""
+        return next(self._numbers)
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
