@@ -1,4 +1,4 @@
-"""Which objects go when there is no room. Read `base` (what a policy is), `lru`, `fifo`, then `evictor`."""
+"""Which objects go when there is no room. Read `base` (what a policy is), `lru`, `fifo`, `heap_order`, `evictor`."""
 
 from __future__ import annotations
 

@@ -94,9 +94,9 @@ MUTATIONS = (
     Mutation(
         name="what-is-put-back-starts-anew",
         rule="P6: put back in the place that its history gives it",
-        file="pykvpool/core/eviction/fifo.py",
+        file="pykvpool/core/eviction/heap_order.py",
         old="    def put_back(self, row: int) -> None:\n",
-        new="    def put_back(self, row: int) -> None:\n        self._born.set(row, self._stamps.at[row])\n",
+        new="    def put_back(self, row: int) -> None:\n        self._order.set(row, self._stamps.at[row])\n",
         checks=_policies,
     ),
     Mutation(
