@@ -4,8 +4,8 @@ Slices wait in one queue; whichever lane has least under way takes the next. Whe
 its queue pair is destroyed at once, so that no card touches local memory through it. Then its *reads* are simply dealt
 out again. Its *writes* may still be on their way to the owner, and must not be repeated or called off before they
 cannot land any more: the owner is asked to destroy its end, and with its word they are dealt out again (or end
-settled); without it they end in doubt. What the owner itself ended on purpose (a fence, the end of the generation) is not
-repeated at all.
+settled); without it they end in doubt. What the owner itself ended on purpose (a fence, the end of the generation) is
+not repeated at all.
 
     waiting ──► on a lane ──► done
        ▲           │ the lane broke
@@ -101,6 +101,8 @@ class Link:
         pieces = min([MAX_PIECES, *(device.limits.max_sge for device in self._rails.devices)])
         work = cut(items, Shape(self._remotes[0].memory.chunk_bytes, pieces), self._memory)
         call.left = call.waiting = len(work.slices)
+        if not work.slices:
+            return
         for registration in work.kept:
             registration.use()
         try:
@@ -146,7 +148,7 @@ class Link:
 
     def _pump(self) -> None:
         """Post what can be posted."""
-        finishing = False
+        confirm = False
         while self._waiting:
             slice_ = self._waiting[0]
             if slice_.item.error is not None:
@@ -155,7 +157,11 @@ class Link:
                 self._end(slice_, slice_.item.error)
                 continue
             lane = min((lane for lane in self._lanes if lane.has_room), key=lambda lane: lane.load_bytes, default=None)
-            if lane is None or not self._stage(slice_):
+            if lane is None:
+                break
+            if not self._stage(slice_):
+                # Slots come back when what uses them has ended, which for writes is when they are confirmed.
+                confirm = True
                 break
             self._waiting.popleft()
             call = slice_.item.call
@@ -169,10 +175,10 @@ class Link:
                 continue
             call.under_way += 1
             # With the last slice of a batch its writes are confirmed: nobody waits for other batches.
-            finishing |= not call.waiting
+            confirm |= not call.waiting
         for lane in list(self._lanes):
             try:
-                if finishing or not self._waiting:
+                if confirm or not self._waiting:
                     lane.confirm()
                 lane.post()
             except PoolError as error:

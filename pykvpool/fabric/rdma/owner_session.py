@@ -6,6 +6,7 @@ cannot be written through. It answers the peer and sends nothing itself, so that
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from pykvpool.fabric.rdma.wire import (
     Disconnected,
     Ended,
     Failed,
+    Heard,
     Offer,
     Open,
     Request,
@@ -84,11 +86,17 @@ class OwnerSession:
         self._runtime = runtime
         self._handles = itertools.count(1)
         self._served: dict[int, Served] = {}
+        self._endings = itertools.count(1)
+        #: What was ended and the peer has not said that it heard of.
+        self._unheard: dict[int, asyncio.Future[None]] = {}
 
     async def serve(self) -> None:
         """Answer requests until the line ends; raises why."""
         while True:
             said = await self._line.hear()
+            if isinstance(said, Heard):
+                self._on_heard(said.number)
+                continue
             if not isinstance(said, Open | Connect | Disconnect):
                 raise ProtocolError(f"a peer said {type(said).__name__}")
             try:
@@ -108,13 +116,32 @@ class OwnerSession:
                 self._destroy(request.handle)
                 return Disconnected(request.request)
 
-    def end(self, reason: PoolError, which: Callable[[Served], bool], *, again: bool) -> None:
-        """Destroy queue pairs and say so. When this returns nothing arrives through them. Raises `VerbsError`."""
+    def end(self, reason: PoolError, which: Callable[[Served], bool], *, again: bool) -> asyncio.Future[None] | None:
+        """Destroy queue pairs and say so. When this returns nothing arrives through them. Raises `VerbsError`.
+
+        Returns what is done when the peer has heard of it, or never will; None where there was nothing to destroy.
+        """
         handles = tuple(handle for handle, served in self._served.items() if which(served))
         for handle in handles:
             self._destroy(handle)
-        if handles:
-            self._line.say(Ended(handles, again, reason.code, reason.message))
+        if not handles:
+            return None
+        number = next(self._endings)
+        heard = self._unheard[number] = asyncio.get_running_loop().create_future()
+        self._line.say(Ended(number, handles, again, reason.code, reason.message))
+        if self._line.failure is not None:
+            self.gone()
+        return heard
+
+    def gone(self) -> None:
+        """The line has ended: nobody hears any more."""
+        for number in list(self._unheard):
+            self._on_heard(number)
+
+    def _on_heard(self, number: int) -> None:
+        heard = self._unheard.pop(number, None)
+        if heard is not None and not heard.done():
+            heard.set_result(None)
 
     def _destroy(self, handle: int) -> None:
         served = self._served.get(handle)

@@ -10,11 +10,21 @@ It knows generations and peers; nothing of objects, leases or put_ids: nobody as
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 from collections.abc import Callable
 
-from pykvpool.errors import Closed, ConfigError, Overloaded, PoolError, ProtocolError, Refused, Unavailable
+from pykvpool.errors import (
+    Closed,
+    ConfigError,
+    Overloaded,
+    PoolError,
+    ProtocolError,
+    Refused,
+    TransferFailed,
+    Unavailable,
+)
 from pykvpool.fabric.addresses import HostPort
 from pykvpool.fabric.base import Exported, Peer
 from pykvpool.fabric.exports import ExportTable, gone
@@ -34,6 +44,8 @@ log = logging.getLogger("pykvpool.fabric.rdma")
 
 #: Lines at a time: engines of a large cluster, one each.
 MAX_LINES = 4096
+#: How long a fence waits for its peer to have heard of it. One that is stopped or gone does not answer, and need not.
+HEARD_S = 0.5
 
 
 class RdmaServer:
@@ -124,12 +136,17 @@ class RdmaServer:
     async def fence(self, name: str, incarnation: int, generation: Generation, ban: bool) -> None:
         if ban:
             self._table.ban(name, incarnation)
-        self._end(
-            Refused(f"the session of {name!r} was fenced"),
+        # Without a ban the peer may go on: what was cut off is for it to begin anew, with a new put.
+        reason = Refused if ban else TransferFailed
+        unheard = self._end(
+            reason(f"the owner fenced the session of {name!r}"),
             lambda session, served: (
                 (session.peer.name, session.peer.incarnation) == (name, incarnation) and served.generation == generation
             ),
         )
+        # It is fenced. A peer that lives should know before anybody acts on it, or what it begins next is cut off too.
+        if unheard:
+            await asyncio.wait(unheard, timeout=HEARD_S)
 
     async def close(self) -> None:
         if self._acceptor is not None:
@@ -174,10 +191,17 @@ class RdmaServer:
 
     # -- ending --------------------------------------------------------------------------------------------------
 
-    def _end(self, reason: PoolError, which: Callable[[OwnerSession, Served], bool], *, again: bool = False) -> None:
-        """Destroy queue pairs, and tell their peers. When this returns nothing arrives through them."""
+    def _end(
+        self, reason: PoolError, which: Callable[[OwnerSession, Served], bool], *, again: bool = False
+    ) -> list[asyncio.Future[None]]:
+        """Destroy queue pairs, and tell their peers. When this returns nothing arrives through them. What is done when
+        the peers have heard. Raises `VerbsError`."""
+        unheard = []
         for session in list(self._sessions):
-            session.end(reason, lambda served, session=session: which(session, served), again=again)  # type: ignore[misc]
+            heard = session.end(reason, functools.partial(which, session), again=again)
+            if heard is not None:
+                unheard.append(heard)
+        return unheard
 
     def _on_rail_lost(self, rail: Rail, error: PoolError) -> None:
         self._end(error, lambda session, served: served.rail is rail, again=True)
@@ -229,6 +253,7 @@ class RdmaServer:
             stream.abort(reason)
             self._lines.pop(stream, None)
             if session is not None:
+                session.gone()
                 self._part(session, reason)
 
     def _part(self, session: OwnerSession, reason: PoolError) -> None:

@@ -23,6 +23,7 @@ from pykvpool.fabric.rdma.wire import (
     Disconnected,
     Ended,
     Failed,
+    Heard,
     Offer,
     Open,
     Said,
@@ -170,9 +171,10 @@ class Session:
 
     def _hear(self, said: Said) -> None:
         match said:
-            case Ended(handles=handles, again=again, code=code, message=message):
+            case Ended(code=code, message=message, again=again):
                 error = from_code(code, message)
-                for handle in handles:
+                self._line.say(Heard(said.number))
+                for handle in said.handles:
                     if not any(listener.on_ended(handle, error, again) for listener in list(self._listeners)):
                         self._remember_end(handle, error, again)
             case Offer() | Connected() | Disconnected() | Failed():

@@ -8,9 +8,10 @@
       Disconnect  handle                   ->
                                            <-  Disconnected  nothing arrives through it any more
                                            <-  Ended         the owner destroyed queue pairs by itself, and why
+      Heard                                ->
 
 A message is a length (four bytes, little-endian) and a msgpack body. Requests carry a number that their answer repeats;
-instead of any answer there may be `Failed`. `Ended` answers nothing. No block bytes travel here.
+instead of any answer there may be `Failed`. No block bytes travel here.
 """
 
 from __future__ import annotations
@@ -135,15 +136,22 @@ class Ended(Tagged, frozen=True, tag="ended"):
     """Owner: these queue pairs are destroyed, nothing arrives through them any more. `again`: only a rail was lost,
     what was under way may be sent by another; else it was meant (a fence, the end of the generation)."""
 
+    number: int
     handles: tuple[int, ...]
     again: bool
     code: int
     message: str
 
 
+class Heard(Tagged, frozen=True, tag="heard"):
+    """Peer: I know of that `Ended`; what I begin from now on begins anew."""
+
+    number: int
+
+
 Request = Open | Connect | Disconnect
 Answer = Offer | Connected | Disconnected | Failed
-Said = Request | Answer | Ended
+Said = Request | Answer | Ended | Heard
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Said)
 
