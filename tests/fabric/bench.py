@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pykvpool.fabric.base import FabricClient, FabricServer, Peer, Read, Write
 from pykvpool.fabric.inproc import InprocRegistry
-from pykvpool.fabric.rdma.settings import RdmaSettings
+from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import ClientSettings, ServerSettings, build_client, build_server
 from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import NodeName, PutId, SegmentId
@@ -138,7 +138,7 @@ class Bench:
     runtime: Runtime
     inproc: InprocRegistry
     stack: contextlib.AsyncExitStack
-    rdma: RdmaSettings
+    rdma: RdmaSettings = DEFAULT_SETTINGS
     _names: int = 0
     _mounts: int = 1
     extra: dict[str, object] = field(default_factory=dict)
