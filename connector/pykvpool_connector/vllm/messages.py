@@ -53,6 +53,8 @@ class StepOrders:
     saves: tuple[SaveOrder, ...] = ()
     #: Saves up to and including this job are of before a reset: what is not stored yet must not be. 0: none.
     fence: int = 0
+    #: `Identity.fingerprint` of the scheduler's side. A worker with another one moves no block. Empty: not compared.
+    fingerprint: str = ""
 
 
 @dataclass(slots=True)
