@@ -11,11 +11,15 @@ from typing import Any
 from pykvpool.host.port import Run
 
 
+#: Long beside the distances between blocks, layers and heads that tests use.
+_PATTERN = b"".join(number.to_bytes(2, "big") for number in range(1, 65_522))
+
+
 class Memory:
     """One allocation, filled with a pattern in which every two bytes are another number."""
 
     def __init__(self, size: int) -> None:
-        self.buffer = ctypes.create_string_buffer(bytes(at * 31 % 251 ^ at >> 8 & 0xFF for at in range(size)), size)
+        self.buffer = ctypes.create_string_buffer((_PATTERN * (size // len(_PATTERN) + 1))[:size], size)
         self.base = ctypes.addressof(self.buffer)
         self.size = size
 
