@@ -1,8 +1,8 @@
 """Chooses where a process of the engine does its pool I/O, and under which name the pool knows it.
 
 Best is the host's node: it is another process, so that packing thousands of keys takes no time from the engine's
-interpreter (promise P9), and one client serves all ranks of the host. Where no node runs, the process embeds a client in
-a thread of its own: then nothing else has to be started. The log says which it is.
+interpreter (promise P9), and one client serves all ranks of the host. Where no node runs, the process embeds a client
+in a thread of its own: then nothing else has to be started. The log says which it is.
 """
 
 from __future__ import annotations
