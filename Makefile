@@ -24,7 +24,7 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test test-mutations test-mooncake test-vllm lint types layers check bench reference clean
+.PHONY: help demo test test-mutations test-mooncake test-vllm lint types layers check bench bench-vllm reference clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -59,6 +59,9 @@ check: lint types layers ## all three
 
 bench: $(VENV)/.ready ## measure this machine, and the pool beside it
 	@$(PYTHON) -m pykvpool bench $(ARGS)
+
+bench-vllm: $(VLLM_VENV)/.ready-vllm ## an engine's steps with the connector and without, in turn
+	@$(VLLM_VENV)/bin/python benchmarks/vllm_steps.py $(ARGS)
 
 reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool.observe.reference docs

@@ -22,7 +22,7 @@ else:
     from tests.vllm.engine.models import make_model
 
     #: Kept between runs: making one takes seconds.
-    MODELS = Path(os.environ.get("PYKVPOOL_TEST_MODELS", ROOT / ".venv-vllm" / "models"))
+    MODELS = Path(os.environ.get("TINY_MODELS", ROOT / ".venv-vllm" / "models"))
 
 #: Of a pool's node unless a test says otherwise; the tiny models' blocks have some tens of KiB.
 NODE_SIZE = "64MiB"
@@ -40,11 +40,11 @@ class Pool:
     def start_master(self, *arguments: str, listen: str = "tcp://127.0.0.1:0") -> dict[str, Any]:
         """What it announced; its address stays the pool's."""
         announced = self._start("master", "master", "--listen", listen, *arguments)
-        self.address = announced["listen"][0] if isinstance(announced["listen"], list) else announced["listen"]
+        [self.address] = announced["addresses"]
         return announced
 
     def start_node(self, name: str = "n1", *arguments: str, size: str = NODE_SIZE) -> dict[str, Any]:
-        return self._start(name, "node", "--name", name, "--master", self.address, "--size", size, *arguments)
+        return self._start(name, "node", "--name", name, "--master", self.address, "--segment-size", size, *arguments)
 
     def _start(self, name: str, *arguments: str) -> dict[str, Any]:
         with (self._folder / f"{name}.log").open("ab") as log:

@@ -47,6 +47,9 @@ def environment(**more: str) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "VLLM_CPU_KVCACHE_SPACE": "1",
+        # One thread of numbers: two that wait for each other at every layer crawl on a machine with other work.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
         "PYTHONPATH": path,
     } | more  # fmt: skip

@@ -14,7 +14,7 @@ from pykvpool.errors import ConfigError, NotReady, NotSupported, PoolError
 from pykvpool.hashing import BlockHasher, Rank
 from pykvpool_connector.vllm.checkpoint import digest_files
 from pykvpool_connector.vllm.identity import Identity, identity_of, rank_of
-from tests.vllm_connector.fakes import (
+from tests.vllm.fakes import (
     CrossAttentionSpec,
     FullAttentionSpec,
     MambaSpec,
@@ -290,7 +290,7 @@ def test_an_adapter_whose_content_is_not_known_has_no_digest(tmp_path):
 def test_the_fingerprint_is_the_same_in_another_process_with_another_hash_seed(tmp_path):
     folder = checkpoint(tmp_path / "model")
     program = (
-        "from tests.vllm_connector.fakes import identity;"
+        "from tests.vllm.fakes import identity;"
         f"print(identity(model={str(folder)!r}, model_id='', hf_overrides={{'f': print}}).fingerprint)"
     )
     found = {
