@@ -43,15 +43,15 @@ class Pins:
     Args:
         blocks: the engine's blocks.
         world: ranks that report each job.
-        max_share: most of the engine's blocks that may be pinned.
+        max_ratio: most of the engine's blocks that may be pinned.
         now: milliseconds.
     """
 
-    def __init__(self, blocks: EngineBlocks, world: int, max_share: float, now: Callable[[], int]) -> None:
+    def __init__(self, blocks: EngineBlocks, world: int, max_ratio: float, now: Callable[[], int]) -> None:
         self._blocks = blocks
         self._everyone = (1 << world) - 1
         self._now = now
-        self._most = int(blocks.total * max_share)
+        self._most = int(blocks.total * max_ratio)
         #: Jobs by number, oldest first.
         self._jobs: dict[int, PinnedJob] = {}
         #: Jobs that pin a block, by its number.

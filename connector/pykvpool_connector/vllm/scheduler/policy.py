@@ -22,7 +22,7 @@ class Policy:
     #: What the workers give a save; beyond it (and some grace) its missing reports are asked for.
     save_timeout_ms: int = 30_000
     #: Most of the engine's blocks that saves may keep from being given out again.
-    max_pinned_share: float = 0.25
+    max_pinned_ratio: float = 0.25
     #: Longest time that `reset_cache` holds the engine.
     reset_timeout_s: float = 5.0
     #: Longest time that a shutdown waits for saves.

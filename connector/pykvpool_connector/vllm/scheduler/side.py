@@ -107,7 +107,7 @@ class SchedulerSide:
 
     def bind(self, blocks: EngineBlocks) -> None:
         """The engine's blocks are there. Before this nothing is saved."""
-        self._pins = Pins(blocks, self._identity.world, self._policy.max_pinned_share, self._now)
+        self._pins = Pins(blocks, self._identity.world, self._policy.max_pinned_ratio, self._now)
         self._saves = Saves(
             self._identity,
             self._policy,
