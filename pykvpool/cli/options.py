@@ -18,7 +18,8 @@ from pykvpool.cli.fabric_settings import rdma_settings
 from pykvpool.client import Client
 from pykvpool.config import Config, load, parse_size
 from pykvpool.config.kinds import Several, Switch
-from pykvpool.config.schema import KEYS, section_keys
+from pykvpool.config.reference import default_text
+from pykvpool.config.schema import KEYS, Key, section_keys
 
 #: Keys of every command that speaks to a master.
 POOL_KEYS = ("pool.master", "pool.cluster", "pool.token", "pool.token_file")
@@ -125,8 +126,16 @@ def _flag(path: str) -> Callable[[Command], Command]:
         _parameter(path),
         multiple=several,
         metavar=key.kind.name.upper(),
-        help=f"{key.meaning}{again}  [env: {key.variable}]",
+        help=f"{key.meaning}{again}  [env: {key.variable}{_default(key)}]",
     )
+
+
+def _default(key: Key) -> str:
+    """What is in force where nothing is said; an empty value says nothing that the meaning does not."""
+    if key.default in ("", (), None):
+        return ""
+    value = ", ".join(key.default) if isinstance(key.default, tuple) else default_text(key).strip('"')
+    return f"; default: {value}"
 
 
 def _parameter(path: str) -> str:

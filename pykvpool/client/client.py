@@ -156,6 +156,7 @@ class Client(Verbs):
         min_replicas: int | None = None,
         preferred_node: str = "",
         pin: Pin = Pin.NONE,
+        wait: bool = True,
         timeout_s: float | None = None,
     ) -> PutResult:
         """Store one object. A key that exists with the same size is success without a transfer (`existed`).
@@ -175,6 +176,7 @@ class Client(Verbs):
             min_replicas=min_replicas,
             preferred_node=preferred_node,
             pin=pin,
+            wait=wait,
             timeout_s=timeout_s,
         )
         return value_of(result)
@@ -188,11 +190,13 @@ class Client(Verbs):
         min_replicas: int | None = None,
         preferred_node: str = "",
         pin: Pin = Pin.NONE,
+        wait: bool = True,
         timeout_s: float | None = None,
     ) -> list[PutResult | PoolError]:
         """Store many objects; one result per item, in order. See `put`.
 
-        What finds room is written and committed first; the rest waits for room in the order of the pool's queue.
+        What finds room is written and committed first; the rest waits for room in the order of the pool's queue, or is
+        refused at once where `wait` is False.
         """
         deadline_ms = self._begin(timeout_s)
         defaults = self._options
@@ -202,6 +206,7 @@ class Client(Verbs):
             defaults.min_replicas if replicas is None and min_replicas is None else min_replicas,
             preferred_node,
             pin,
+            wait,
         )
         _check_replicas(options.replicas, options.min_replicas)
         jobs = [_put_job(item) for item in items]

@@ -85,14 +85,14 @@ def _row(key: Key) -> str:
         f"`{key.name}`",
         key.kind.name,
         key.kind.bounds,
-        f"`{_default(key)}`",
+        f"`{default_text(key)}`",
         key.meaning,
         f"`{key.flag}`" if key.flag else "",
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _default(key: Key) -> str:
+def default_text(key: Key) -> str:
     """As in a TOML file; sizes with their unit where that is shorter."""
     if isinstance(key.kind, Size) and isinstance(key.default, int):
         for unit, factor in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
