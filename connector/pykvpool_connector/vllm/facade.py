@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -30,13 +30,14 @@ from pykvpool_connector.vllm import placement
 from pykvpool_connector.vllm.engine_blocks import VllmBlocks
 from pykvpool_connector.vllm.events import VllmEvents
 from pykvpool_connector.vllm.identity import identity_of, rank_of
+from pykvpool_connector.vllm.logs import join_log
 from pykvpool_connector.vllm.metadata import RankMetadata, StepMetadata
 from pykvpool_connector.vllm.scheduler.policy import Policy
 from pykvpool_connector.vllm.scheduler.side import SchedulerSide
 from pykvpool_connector.vllm.settings import Settings, settings_of
-
-if TYPE_CHECKING:
-    from pykvpool_connector.vllm.worker.side import WorkerSide
+from pykvpool_connector.vllm.stats import PyKVPoolPromMetrics, PyKVPoolStats
+from pykvpool_connector.vllm.worker.side import WorkerSide
+from pykvpool_connector.vllm.worker.tensors import read_tensors
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class PyKVPoolStoreConnector(KVConnectorBase_V1, SupportsHMA):
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        join_log()
         transfer = vllm_config.kv_transfer_config
         self._settings: Settings = settings_of(transfer)
         self._identity = identity_of(
@@ -62,8 +64,8 @@ class PyKVPoolStoreConnector(KVConnectorBase_V1, SupportsHMA):
         if role is KVConnectorRole.SCHEDULER:
             if transfer.kv_load_failure_policy != "recompute":
                 log.warning(
-                    'kv_load_failure_policy is %r: a load that fails ends its request with an error. Set "recompute" to '
-                    "compute what could not be loaded",
+                    "kv_load_failure_policy is %r: a load that fails ends its request with an error. Set it to "
+                    "'recompute', and what could not be loaded is computed",
                     transfer.kv_load_failure_policy,
                 )
             self._scheduler = self._scheduler_side()
@@ -79,6 +81,25 @@ class PyKVPoolStoreConnector(KVConnectorBase_V1, SupportsHMA):
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
         """The layout that was asked for; None: any will do."""
         return settings_of(vllm_config.kv_transfer_config).options.kv_layout or None
+
+    def get_kv_connector_stats(self) -> PyKVPoolStats | None:
+        """What this side has counted since the last call."""
+        tally = self._worker.take_tally() if self._worker is not None else None
+        return PyKVPoolStats(tally.to_dict()) if tally is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> PyKVPoolStats:
+        return PyKVPoolStats(data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> PyKVPoolPromMetrics:
+        return PyKVPoolPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         """Let saves finish for a bounded time; then nothing of the engine's memory is touched any more."""
@@ -133,6 +154,13 @@ class PyKVPoolStoreConnector(KVConnectorBase_V1, SupportsHMA):
         return self._side.reset()
 
     # -- the worker's side -------------------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """The engine's memory is there: from now on blocks can move."""
+        tensors = read_tensors(self._kv_cache_config, kv_caches, self._identity)
+        port = placement.worker_port(self._settings, self._vllm_config)
+        rank = rank_of(self._vllm_config.parallel_config)
+        self._worker = WorkerSide(self._identity, self._settings, rank, port, tensors)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self._worker is not None:

@@ -1,4 +1,4 @@
-"""Makes `--kv-transfer-config '{"kv_connector": "PyKVPoolStoreConnector", ...}'` work wherever this package is installed.
+"""Makes `--kv-transfer-config '{"kv_connector": "PyKVPoolStoreConnector", ...}'` work where this package is installed.
 
 vLLM calls `register` in every one of its processes, used or not, and an exception here would stop them all. So this
 imports nothing but vLLM's own registry, tells it a name and where to find it, and never raises: a vLLM that has no such
@@ -21,5 +21,5 @@ def register() -> None:
 
         with contextlib.suppress(ValueError):  # registered already
             KVConnectorFactory.register_connector(NAME, MODULE, NAME)
-    except Exception:  # noqa: BLE001 - whatever is wrong here, vLLM must start
+    except Exception:
         logging.getLogger(__name__).warning("%s cannot be registered with this vLLM", NAME, exc_info=True)
