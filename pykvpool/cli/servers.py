@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from pykvpool.cli import format as say
-from pykvpool.cli.shm_files import shm_path, sweep
 from pykvpool.cli.taken_names import check_name_is_free
 from pykvpool.config import Config, MasterConfig, PoolConfig
 from pykvpool.core.config import CoreConfig
@@ -22,6 +21,7 @@ from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.master import MasterServer
 from pykvpool.master.decider import Decider
 from pykvpool.node import Node, NodeSettings
+from pykvpool.node.socket_files import shm_path, sweep
 from pykvpool.runtime import real_runtime
 
 

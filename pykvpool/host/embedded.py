@@ -10,10 +10,12 @@ import asyncio
 import collections
 import concurrent.futures
 import logging
+import weakref
 
 from pykvpool.client.sync import LoopThread
 from pykvpool.errors import Closed, PoolError
 from pykvpool.host.access import PoolAccess, PoolLine
+from pykvpool.host.jobs import AddressMover
 from pykvpool.host.port import Answer, Lapsed, LoadDone, LoadJob, Lookup, PortEvent, SaveDone, SaveJob
 from pykvpool.host.work import CLOSED, PortWork
 from pykvpool.model.keys import Scope
@@ -24,6 +26,8 @@ log = logging.getLogger("pykvpool.host")
 #: How long the end of everything may take beyond what the caller gave to the saves (s): transfers drain, and the master
 #: is told.
 END_S = 15.0
+#: Ports of this process that are open: a reset through one fences the saves of all.
+_open_ports: weakref.WeakSet[EmbeddedPort] = weakref.WeakSet()
 
 
 class EmbeddedPort:
@@ -41,10 +45,11 @@ class EmbeddedPort:
         self._closed = False
         self._thread = LoopThread(f"pykvpool {access.name}")
         self._work = self._thread.run(self._start())
+        _open_ports.add(self)
 
     async def _start(self) -> PortWork:
         self._line.start()
-        return PortWork(self._line, self._events.append)
+        return PortWork(self._line, AddressMover(), self._events.append)
 
     @property
     def placement(self) -> str:
@@ -95,7 +100,8 @@ class EmbeddedPort:
     def reset(self, scopes: tuple[Scope, ...], timeout_s: float) -> bool:
         if self._closed:
             return False
-        future = self._thread.submit(self._work.reset(scopes, timeout_s))
+        others = [port for port in _open_ports if port is not self and not port._closed]
+        future = self._thread.submit(self._reset(scopes, others, timeout_s))
         try:
             future.result(timeout_s + 1.0)
         except concurrent.futures.TimeoutError:
@@ -107,10 +113,15 @@ class EmbeddedPort:
             return False
         return True
 
+    async def _reset(self, scopes: tuple[Scope, ...], ports: list[EmbeddedPort], timeout_s: float) -> None:
+        fences = [asyncio.wrap_future(port._thread.submit(port._work.fence_and_wait(scopes))) for port in ports]
+        await self._work.reset(scopes, fences, timeout_s)
+
     def close(self, drain_s: float) -> None:
         if self._closed:
             return
         self._closed = True
+        _open_ports.discard(self)
         try:
             self._thread.submit(self._end(drain_s)).result(drain_s + END_S)
         except concurrent.futures.TimeoutError:
@@ -123,4 +134,3 @@ class EmbeddedPort:
     async def _end(self, drain_s: float) -> None:
         await self._work.close(drain_s)
         await self._line.close()
-        await asyncio.sleep(0)

@@ -10,7 +10,6 @@ from typing import Any
 
 from pykvpool.host.port import Run
 
-
 #: Long beside the distances between blocks, layers and heads that tests use.
 _PATTERN = b"".join(number.to_bytes(2, "big") for number in range(1, 65_522))
 
