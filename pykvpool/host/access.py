@@ -68,12 +68,27 @@ class PoolLine:
         #: Work under way, and of it what was given up because the connection is gone. Dicts: in order of creation.
         self._under_way: dict[asyncio.Task[object], None] = {}
         self._given_up: dict[asyncio.Task[object], None] = {}
+        #: Who wants to know when the connection comes or goes, and what was said last.
+        self._followers: dict[int, Callable[[bool], None]] = {}
+        self._last_follower = 0
+        self._said = False
 
     @property
     def connected(self) -> bool:
         """There is a pool to work with. Any thread may ask."""
         client = self._client
         return client is not None and client.connected
+
+    def follow(self, tell: Callable[[bool], None]) -> Callable[[], None]:
+        """`tell` is called on the loop whenever the connection comes or goes. Returns what ends that."""
+        self._last_follower += 1
+        number = self._last_follower
+        self._followers[number] = tell
+
+        def unfollow() -> None:
+            self._followers.pop(number, None)
+
+        return unfollow
 
     def start(self) -> None:
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"pykvpool line {self._access.name}")
@@ -125,6 +140,7 @@ class PoolLine:
                 await asyncio.sleep(backoff.next_s())
                 continue
             log.info("%s is connected to the pool at %s", access.name, access.where)
+            self._tell()
             await self._watch(self._client)
             return
 
@@ -135,6 +151,7 @@ class PoolLine:
         gone_since: float | None = None
         while True:
             await asyncio.sleep(LOOK_S)
+            self._tell()
             if client.connected:
                 gone_since = None
                 backoff.reset()
@@ -153,6 +170,13 @@ class PoolLine:
                 await asyncio.sleep(backoff.next_s())
             if loop.time() - gone_since > PATIENCE_S:
                 self._give_up()
+
+    def _tell(self) -> None:
+        connected = self.connected
+        if connected != self._said:
+            self._said = connected
+            for tell in list(self._followers.values()):
+                tell(connected)
 
     def _give_up(self) -> None:
         for task in self._under_way:

@@ -63,6 +63,8 @@ class SaveTally:
         self._existed = 0
         self._bytes_stored = 0
         self._reasons: dict[str, int] = {}
+        #: Why the first block of the last put that lost any was dropped.
+        self.last_reason = ""
 
     def stored(self, size_bytes: int) -> None:
         self._stored += 1
@@ -75,20 +77,19 @@ class SaveTally:
         if blocks:
             self._reasons[reason] = self._reasons.get(reason, 0) + blocks
 
-    def put(self, group: BlockGroup, chunk: Sequence[int], results: Sequence[PutResult | PoolError]) -> bool:
-        """Count the results of a put of these positions; False: one was dropped, and so is what comes behind."""
-        failure: PoolError | None = None
+    def put(self, results: Sequence[PutResult | PoolError]) -> bool:
+        """Count the results of a put; False: one was dropped (`last_reason`)."""
+        good = True
         for result in results:
             if isinstance(result, PoolError):
-                failure = failure or result
+                self.last_reason = result.kind if good else self.last_reason
                 self.dropped(result.kind)
+                good = False
             elif result.existed:
                 self.existed()
             else:
                 self.stored(result.size_bytes)
-        if failure is not None:
-            self.dropped(failure.kind, len(group.keys) - chunk[-1] - 1)
-        return failure is None
+        return good
 
     def done(self, reason: str, seconds: float) -> SaveDone:
         """The report. `reason`: why the blocks that nothing was said of were not stored."""
@@ -123,7 +124,8 @@ class AddressMover:
             for chunk in chunks_of(group):
                 items = [put_item(group, i, pieces_of(group, i)) for i in chunk]
                 results = await client.put_batch(items, scope=group.scope, wait=False, timeout_s=timeout_s)
-                if not tally.put(group, chunk, results):
+                if not tally.put(results):
+                    tally.dropped(tally.last_reason, len(group.keys) - chunk.stop)
                     break
 
     async def load(self, client: Client, job: LoadJob, timeout_s: float) -> int:

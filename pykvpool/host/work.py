@@ -41,8 +41,8 @@ class PortWork:
         self._lookup_line = lookup_line or line
         self._emit = emit
         self._saving = asyncio.Semaphore(SAVES_AT_A_TIME)
-        #: Everything under way. Dicts of tasks iterate in order of creation.
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        #: Everything under way, by job id (0: a lookup). Dicts of tasks iterate in order of creation.
+        self._tasks: dict[asyncio.Task[None], int] = {}
         #: Of these the saves, and of the saves those that were fenced.
         self._saves: dict[asyncio.Task[None], SaveJob] = {}
         self._fenced: dict[asyncio.Task[None], None] = {}
@@ -67,7 +67,12 @@ class PortWork:
             error = outcome(task, f"save {job.job_id}")
             self._emit(tally.done(reason if error is None else error.kind, self._now() - began))
 
-        self._saves[self._begin(run(), over)] = job
+        self._saves[self._begin(run(), over, job.job_id)] = job
+
+    def drop(self, job_id: int) -> None:
+        """End one job early. Harmless for one that has ended."""
+        for task in [task for task, known in self._tasks.items() if known == job_id]:
+            task.cancel()
 
     def fence(self, scopes: Iterable[Scope] | None = None) -> list[asyncio.Task[None]]:
         """Cancel every save, or those that concern `scopes`; they report as they end."""
@@ -88,7 +93,9 @@ class PortWork:
         if fenced:
             await asyncio.wait(fenced)
 
-    async def reset(self, scopes: tuple[Scope, ...], others: Iterable[Awaitable[object]], timeout_s: float) -> None:
+    async def reset(
+        self, scopes: tuple[Scope, ...], timeout_s: float, others: tuple[Awaitable[object], ...] = ()
+    ) -> None:
         """Fence, wait for `others` (the same at other ports), then remove all objects of `scopes`, whoever reads them.
         Raises what kept it from being sure."""
         try:
@@ -121,7 +128,7 @@ class PortWork:
             else:
                 self._emit(LoadDone(job.job_id, False, 0, error.message, error.kind, seconds))
 
-        self._begin(run(), over)
+        self._begin(run(), over, job.job_id)
 
     # -- lookups ---------------------------------------------------------------------------------------------------
 
@@ -182,11 +189,11 @@ class PortWork:
             self.release(lookup_id)
 
     def _begin(
-        self, work: Coroutine[object, object, None], over: Callable[[asyncio.Task[None]], None]
+        self, work: Coroutine[object, object, None], over: Callable[[asyncio.Task[None]], None], job_id: int = 0
     ) -> asyncio.Task[None]:
         """`over` is called at the end, also of work that was cancelled before it began."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
+        self._tasks[task] = job_id
 
         def ended(task: asyncio.Task[None]) -> None:
             del self._tasks[task]

@@ -1,0 +1,33 @@
+"""A port whose work is done by the host's node; in the engine's process only a small thread copies bytes."""
+
+from __future__ import annotations
+
+from pykvpool.host.agent.rank import RING_BYTES, Rank
+from pykvpool.host.thread_port import ThreadPort
+from pykvpool.host.work import Emit
+from pykvpool.node.socket_files import engine_sockets
+from pykvpool.runtime import Runtime
+
+
+class AgentPort(ThreadPort):
+    """See `pykvpool.host.port.PoolPort`. It looks for the node at once, and again whenever it is gone."""
+
+    def __init__(
+        self, name: str, *, socket: str = "", cluster: str = "", token: str | None = None, ring_bytes: int = RING_BYTES
+    ) -> None:
+        """`name`: of this engine process, for people. `socket`: of the node, empty: wherever one of this user is.
+        `cluster` and `token` as for the pool. `ring_bytes`: memory through which blocks pass; grows for large ones."""
+
+        def find() -> list[str]:
+            return [socket] if socket else engine_sockets()
+
+        def make(runtime: Runtime, emit: Emit) -> Rank:
+            self._rank = Rank(name, find, cluster, token, runtime, emit, ring_bytes)
+            return self._rank
+
+        super().__init__(name, make)
+
+    @property
+    def placement(self) -> str:
+        welcome = self._rank.welcome
+        return "a node of this host, not found yet" if welcome is None else f"the node {welcome.node!r} of this host"
