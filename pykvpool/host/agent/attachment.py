@@ -38,8 +38,9 @@ class Attachment:
     """One engine process, from its welcome to its end (`serve`)."""
 
     def __init__(
-        self, name: str, stream: Stream, ring: RingMap, line: PoolLine, lookup_line: PoolLine, others: Others
-    ) -> None:
+        self, name: str, stream: Stream, ring: RingMap, replicas: int, line: PoolLine, lookup_line: PoolLine,
+        others: Others,
+    ) -> None:  # fmt: skip
         self.name = name
         self._stream = stream
         self._ring = ring
@@ -47,7 +48,7 @@ class Attachment:
         self._others = others
         #: What the engine was asked to do with a place in the ring, by ticket; done once it has answered.
         self._answers: dict[int, asyncio.Future[bool]] = {}
-        self.work = PortWork(line, _RingMover(self._say, ring, self._answers), self._tell, lookup_line)
+        self.work = PortWork(line, _RingMover(self._say, ring, replicas, self._answers), self._tell, lookup_line)
         self._resets: dict[asyncio.Task[None], None] = {}
 
     async def serve(self, welcome: wire.Welcome) -> None:
@@ -145,10 +146,12 @@ class _RingMover:
     """
 
     def __init__(
-        self, say: Callable[[wire.FromNode], None], ring: RingMap, answers: dict[int, asyncio.Future[bool]]
-    ) -> None:
+        self, say: Callable[[wire.FromNode], None], ring: RingMap, replicas: int,
+        answers: dict[int, asyncio.Future[bool]],
+    ) -> None:  # fmt: skip
         self._say = say
         self._ring = ring
+        self._replicas = replicas
         self._answers = answers
         self._last_ticket = 0
 
@@ -182,7 +185,14 @@ class _RingMover:
             try:
                 views = [self._ring.view(place.offset + i * block_bytes, block_bytes) for i in range(len(part))]
                 items = [put_item(group, i, [view]) for i, view in zip(part, views, strict=True)]
-                results = await client.put_batch(items, scope=group.scope, wait=False, timeout_s=timeout_s)
+                results = await client.put_batch(
+                    items,
+                    scope=group.scope,
+                    replicas=self._replicas,
+                    min_replicas=1,
+                    wait=False,
+                    timeout_s=timeout_s,
+                )
             finally:
                 self._ring.give_back(place)
             if not tally.put(results):

@@ -13,16 +13,29 @@ class AgentPort(ThreadPort):
     """See `pykvpool.host.port.PoolPort`. It looks for the node at once, and again whenever it is gone."""
 
     def __init__(
-        self, name: str, *, socket: str = "", cluster: str = "", token: str | None = None, ring_bytes: int = RING_BYTES
+        self,
+        name: str,
+        *,
+        socket: str = "",
+        cluster: str = "",
+        token: str | None = None,
+        replicas: int = 1,
+        ring_bytes: int = RING_BYTES,
     ) -> None:
-        """`name`: of this engine process, for people. `socket`: of the node, empty: wherever one of this user is.
-        `cluster` and `token` as for the pool. `ring_bytes`: memory through which blocks pass; grows for large ones."""
+        """
+        Args:
+            name: of this engine process, for people.
+            socket: of the node; empty: wherever a node of this host and user is.
+            cluster, token: as for the pool; the node knows its address.
+            replicas: copies of each block.
+            ring_bytes: memory through which blocks pass, taken as it is used; it grows for large blocks.
+        """
 
         def find() -> list[str]:
             return [socket] if socket else engine_sockets()
 
         def make(runtime: Runtime, emit: Emit) -> Rank:
-            self._rank = Rank(name, find, cluster, token, runtime, emit, ring_bytes)
+            self._rank = Rank(name, find, cluster, token, runtime, emit, ring_bytes, replicas)
             return self._rank
 
         super().__init__(name, make)

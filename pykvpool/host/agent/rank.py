@@ -58,6 +58,7 @@ class Rank:
     def __init__(
         self, name: str, find: Callable[[], Sequence[str]], cluster: str, token: str | None, runtime: Runtime,
         emit: Emit, ring_bytes: int = RING_BYTES,
+        replicas: int = 1,
     ) -> None:  # fmt: skip
         """`find`: paths of sockets at which a node may be, in the order in which they are tried."""
         self._name = name
@@ -72,6 +73,7 @@ class Rank:
         self._resets: dict[int, asyncio.Future[None]] = {}
         self._last_reset = 0
         self._ring_bytes = ring_bytes
+        self._replicas = replicas
         self._ring: RingFile | None = None
         self._stream: Stream | None = None
         self._trouble: PoolError = Unavailable("not attached to a node yet")
@@ -292,7 +294,7 @@ class Rank:
             identity = Identity(Peer(self._name, self._runtime.new_incarnation(), True), self._cluster, self._token)
             async with asyncio.timeout(HANDSHAKE_S):
                 await introduce(packets, identity.handshake(self._runtime))
-                packets.send(wire.encode(wire.Attach(ring.size_bytes)), [ring.fd, theirs.fileno()])
+                packets.send(wire.encode(wire.Attach(ring.size_bytes, self._replicas)), [ring.fd, theirs.fileno()])
                 theirs.close()
                 stream = await open_stream(ours.detach(), path)
                 frame = await stream.recv()

@@ -47,6 +47,7 @@ class AgentServer:
         self._runtime = runtime
         self._line = PoolLine(access, runtime)
         self._lookup_line = PoolLine(dataclasses.replace(access, name=f"{access.name}-lookups"), runtime)
+        self._connecting = False
         self._acceptor: Acceptor | None = None
         #: Which file is ours: a later node may have put another in its place.
         self._inode = 0
@@ -66,8 +67,6 @@ class AgentServer:
         """Raises `ConfigError`."""
         sock = listen_at(self._path, "engines'", OPTION)
         self._inode = self._path.stat().st_ino
-        self._line.start()
-        self._lookup_line.start()
         self._acceptor = Acceptor(sock, asyncio.get_running_loop(), self._on_connection)
 
     async def close(self) -> None:
@@ -120,6 +119,7 @@ class AgentServer:
                 raise ProtocolError(f"no handshake within {HANDSHAKE_S:g} s") from None
             attachment = await self._attach(name, packet)
             packets.close(Unavailable("it goes on on the stream"))
+            self._connect()
             self._attached[attachment] = None
             log.info("engine process %r is attached", name)
             try:
@@ -133,6 +133,13 @@ class AgentServer:
             log.warning("the attachment of %r ended: %s", name, error)
         except Exception:
             log.exception("the attachment of %r met a bug in the pool", name)
+
+    def _connect(self) -> None:
+        """To the pool, when the first engine comes: a node without engines has no sessions for them."""
+        if not self._connecting:
+            self._connecting = True
+            self._line.start()
+            self._lookup_line.start()
 
     @property
     def _token(self) -> bytes | None:
@@ -153,7 +160,7 @@ class AgentServer:
                 raise ProtocolError(f"what came as a stream is none: {error}") from error
         finally:
             packet.close_descriptors()
-        return Attachment(name, stream, ring, self._line, self._lookup_line, self)
+        return Attachment(name, stream, ring, message.replicas, self._line, self._lookup_line, self)
 
 
 async def open_stream(fd: int, peer: str) -> SocketStream:

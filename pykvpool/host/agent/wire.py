@@ -31,6 +31,8 @@ class Attach(Tagged, frozen=True, tag="attach"):
     """Engine, as a packet after the handshake."""
 
     ring_bytes: int
+    #: Copies of each block that this engine stores.
+    replicas: int = 1
 
 
 # -- the engine's process says -----------------------------------------------------------------------------------
