@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from pykvpool.client import Client
 from pykvpool.errors import Closed, PoolError, SessionExpired, Unavailable
+from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import DEFAULT_FABRICS
 from pykvpool.runtime import Runtime
 from pykvpool.transport.backoff import Backoff
@@ -45,6 +46,8 @@ class PoolAccess:
     role: str = "client"
     #: Ways that blocks may move, as for `Client.connect`.
     fabrics: tuple[str, ...] = DEFAULT_FABRICS
+    #: Which RDMA devices, and how, where `fabrics` names rdma.
+    rdma: RdmaSettings = DEFAULT_SETTINGS
     #: Copies of each block.
     replicas: int = 1
     connect_timeout_s: float = 5.0
@@ -133,7 +136,8 @@ class PoolLine:
                 self._client = await Client.connect(
                     access.masters, name=access.name, role=access.role, token=access.token, cluster=access.cluster,
                     replicas=access.replicas, min_replicas=1, timeout_s=CALL_TIMEOUT_S,
-                    connect_timeout_s=access.connect_timeout_s, fabrics=access.fabrics, runtime=self._runtime,
+                    connect_timeout_s=access.connect_timeout_s, fabrics=access.fabrics, rdma=access.rdma,
+                    runtime=self._runtime,
                 )  # fmt: skip
             except PoolError as error:
                 self._note(error)

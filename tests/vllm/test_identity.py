@@ -165,7 +165,7 @@ def test_the_first_hash_is_vllms():
     )
     assert seeded.layout.first_hash == BlockHasher("sha256", "0", 16).none_hash
     assert seeded.fingerprint != identity(model_id="t").fingerprint
-    assert seeded.family == identity(model_id="t").family
+    assert seeded.layout.family == identity(model_id="t").layout.family
 
 
 @pytest.mark.parametrize("spec", [MambaSpec(), CrossAttentionSpec()])

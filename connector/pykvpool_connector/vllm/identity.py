@@ -85,12 +85,6 @@ class Identity:
         """Of the base model's blocks. The two sides of an engine compare it."""
         return self._base.fingerprint
 
-    @property
-    def family(self) -> str:
-        """The fingerprint without the first hash of block chains: two engines of one family with different first
-        hashes could share every block, and share none."""
-        return dataclasses.replace(self.layout, first_hash=b"").fingerprint
-
     def adapter_digest(self, lora_request: LoraRequest | None) -> str:
         """Digest of an adapter's content; "" for the base model. Does no I/O.
 

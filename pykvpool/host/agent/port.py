@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pykvpool.host.agent.rank import RING_BYTES, Rank
+from pykvpool.host.agent.rank import RING_BYTES, Rank, Where
 from pykvpool.host.thread_port import ThreadPort
 from pykvpool.host.work import Emit
 from pykvpool.node.socket_files import engine_sockets
@@ -17,6 +17,7 @@ class AgentPort(ThreadPort):
         name: str,
         *,
         socket: str = "",
+        masters: tuple[str, ...] = (),
         cluster: str = "",
         token: str | None = None,
         replicas: int = 1,
@@ -26,7 +27,8 @@ class AgentPort(ThreadPort):
         Args:
             name: of this engine process, for people.
             socket: of the node; empty: wherever a node of this host and user is.
-            cluster, token: as for the pool; the node knows its address.
+            masters: only a node of a pool with one of these addresses will do; empty: any.
+            cluster, token: as for the pool.
             replicas: copies of each block.
             ring_bytes: memory through which blocks pass, taken as it is used; it grows for large blocks.
         """
@@ -35,10 +37,15 @@ class AgentPort(ThreadPort):
             return [socket] if socket else engine_sockets()
 
         def make(runtime: Runtime, emit: Emit) -> Rank:
-            self._rank = Rank(name, find, cluster, token, runtime, emit, ring_bytes, replicas)
+            self._rank = Rank(Where(name, find, masters, cluster, token, replicas, ring_bytes), runtime, emit)
             return self._rank
 
         super().__init__(name, make)
+
+    def wait_attached(self, timeout_s: float) -> bool:
+        """Wait for the end of the first search for a node, at most so long; True: one took us. For an engine's start,
+        where nothing is served yet."""
+        return self._rank.searched.wait(timeout_s) and self._rank.attached
 
     @property
     def placement(self) -> str:

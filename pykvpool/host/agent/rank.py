@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import logging
 import socket
+import threading
 from collections.abc import Callable, Sequence
 
 from pykvpool.errors import Closed, DeadlineExceeded, PoolError, ProtocolError, TransferFailed, Unavailable
@@ -52,19 +53,30 @@ class _UnderWay:
     timer: asyncio.TimerHandle
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Where:
+    """Which node an engine's process wants, and as whom."""
+
+    #: Of this engine process, for people.
+    name: str
+    #: Paths of sockets at which a node may be, in the order in which they are tried.
+    find: Callable[[], Sequence[str]]
+    #: Addresses of masters: only a node of a pool with one of them will do. Empty: any.
+    masters: tuple[str, ...] = ()
+    cluster: str = ""
+    token: str | None = None
+    #: Copies of each block.
+    replicas: int = 1
+    #: Memory through which blocks pass, taken as it is used; it grows for large blocks.
+    ring_bytes: int = RING_BYTES
+
+
 class Rank:
     """All methods are for the loop's thread. Events go to `emit`."""
 
-    def __init__(
-        self, name: str, find: Callable[[], Sequence[str]], cluster: str, token: str | None, runtime: Runtime,
-        emit: Emit, ring_bytes: int = RING_BYTES,
-        replicas: int = 1,
-    ) -> None:  # fmt: skip
-        """`find`: paths of sockets at which a node may be, in the order in which they are tried."""
-        self._name = name
-        self._find = find
-        self._cluster = cluster
-        self._token = token.encode() if token else None
+    def __init__(self, where: Where, runtime: Runtime, emit: Emit) -> None:
+        self._where = where
+        self._name = where.name
         self._runtime = runtime
         self._emit = emit
         self._jobs: dict[int, _UnderWay] = {}
@@ -72,8 +84,7 @@ class Rank:
         self._lookups: dict[int, bool] = {}
         self._resets: dict[int, asyncio.Future[None]] = {}
         self._last_reset = 0
-        self._ring_bytes = ring_bytes
-        self._replicas = replicas
+        self._ring_bytes = where.ring_bytes
         self._ring: RingFile | None = None
         self._stream: Stream | None = None
         self._trouble: PoolError = Unavailable("not attached to a node yet")
@@ -84,6 +95,13 @@ class Rank:
         #: What the node said: for the log, and whether it reaches the pool.
         self.welcome: wire.Welcome | None = None
         self.connected = False
+        #: The first search for a node is over. Any thread may wait.
+        self.searched = threading.Event()
+
+    @property
+    def attached(self) -> bool:
+        """There is a node at the other end. Any thread may ask."""
+        return self._stream is not None
 
     def start(self) -> None:
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"pykvpool rank {self._name}")
@@ -258,7 +276,10 @@ class Rank:
         backoff = Backoff(self._runtime.random)
         while True:
             try:
-                await self._attach()
+                try:
+                    await self._attach()
+                finally:
+                    self.searched.set()
                 backoff.reset()
                 await self._follow()
             except PoolError as error:
@@ -270,7 +291,7 @@ class Rank:
     async def _attach(self) -> None:
         """To the first node that takes us. Raises why none did."""
         tried: list[str] = []
-        for path in self._find():
+        for path in self._where.find():
             try:
                 await self._attach_at(path)
                 return
@@ -291,16 +312,21 @@ class Rank:
                 await loop.sock_connect(sock, path)
             except OSError as error:
                 raise Unavailable(f"nobody listens there ({error.strerror})") from error
-            identity = Identity(Peer(self._name, self._runtime.new_incarnation(), True), self._cluster, self._token)
+            token = self._where.token.encode() if self._where.token else None
+            identity = Identity(Peer(self._name, self._runtime.new_incarnation(), True), self._where.cluster, token)
             async with asyncio.timeout(HANDSHAKE_S):
                 await introduce(packets, identity.handshake(self._runtime))
-                packets.send(wire.encode(wire.Attach(ring.size_bytes, self._replicas)), [ring.fd, theirs.fileno()])
+                packets.send(
+                    wire.encode(wire.Attach(ring.size_bytes, self._where.replicas)), [ring.fd, theirs.fileno()]
+                )
                 theirs.close()
                 stream = await open_stream(ours.detach(), path)
                 frame = await stream.recv()
             welcome = wire.decode_from_node(frame) if frame is not None else None
             if not isinstance(welcome, wire.Welcome):
                 raise Unavailable("the node ended the attachment")
+            if self._where.masters and not set(self._where.masters) & set(welcome.masters):
+                raise Unavailable(f"the node {welcome.node!r} is of another pool, at {' or '.join(welcome.masters)}")
         except BaseException as error:
             ring.close()
             if stream is not None:
