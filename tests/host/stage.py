@@ -74,11 +74,11 @@ class Pool:
         self._thread.run(begin())
         return self
 
-    def agent(self) -> AgentServer:
+    def agent(self, path: str = "n0.engines", **options) -> AgentServer:
         """The node's end for engines, started once."""
         if self._agent is None:
-            path = str(self._directory / "n0.engines")
-            self._agent = AgentServer(path, "n0", self.access("n0-engines"), self.runtime)
+            access = self.access("n0-engines", **options)
+            self._agent = AgentServer(str(self._directory / path), "n0", access, self.runtime)
             self._thread.run(self._agent.start())
         return self._agent
 
