@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykvpool.errors import ConfigError, InternalError, InvalidArgument, NotSupported
+from pykvpool.errors import ConfigError, InternalError, InvalidArgument
 from pykvpool.fabric.addresses import HostPort
 from pykvpool.fabric.base import Peer
 from pykvpool.fabric.cursor import IOV_MAX, Cursor
