@@ -16,6 +16,7 @@ from typing import Any
 from pykvpool.errors import NotSupported
 from pykvpool.host.access import PoolAccess
 from pykvpool.host.embedded import EmbeddedPort
+from pykvpool.host.place import any_port, node_port
 from pykvpool.host.port import PoolPort
 from pykvpool_connector.vllm.settings import Settings
 
@@ -55,9 +56,12 @@ def _port(settings: Settings, name: str) -> PoolPort:
         raise NotSupported(
             "embedded_size is not supported yet: start a pool with 'pykvpool master' and 'pykvpool node'"
         )
-    if settings.options.placement == "node":
-        raise NotSupported("placement 'node' is not supported yet")
-    return EmbeddedPort(access_of(settings, name))
+    access = access_of(settings, name)
+    if settings.options.placement == "embedded":
+        return EmbeddedPort(access)
+    if settings.options.placement == "node" or settings.options.node_socket:
+        return node_port(access, settings.options.node_socket)
+    return any_port(access)
 
 
 def access_of(settings: Settings, name: str) -> PoolAccess:
