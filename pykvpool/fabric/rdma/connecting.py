@@ -43,8 +43,8 @@ MAX_GID_TRIES = 8
 #: How long the first read of a lane may take. A queue pair gives up by itself within a second or two; this is for a
 #: card that says nothing at all.
 PROBE_S = 4.0
-#: When a queue pair gives a silent peer up: after about half a second (real cards take up to four times that). Not seven
-#: times, the most there is: Soft-RoCE takes that for ever.
+#: When a queue pair gives a silent peer up: after about half a second (real cards take up to four times that). Not
+#: seven times, the most there is: Soft-RoCE takes that for ever.
 RETRIES = Retries(timeout_exponent=14, count=6)
 #: What no other address or rail can mend.
 _FINAL = (SegmentGone, Refused, ProtocolError, Closed)
