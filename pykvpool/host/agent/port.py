@@ -49,5 +49,4 @@ class AgentPort(ThreadPort):
 
     @property
     def placement(self) -> str:
-        welcome = self._rank.welcome
-        return "a node of this host, not found yet" if welcome is None else f"the node {welcome.node!r} of this host"
+        return f"the node {self._rank.node!r} of this host" if self._rank.node else "a node of this host, not found yet"
