@@ -156,9 +156,12 @@ class Connector:
         raise Unavailable(f"{route.rail.name} reaches no rdma port of {session.endpoint} ({tried})")
 
     def drop(self, device: Device) -> None:
-        """No lane is left on the device: close what lanes needed there."""
-        for queue in self._queues.pop(device, []):
-            queue.close()
+        """Close what lanes needed on a device. Raises `VerbsError` where one is left there."""
+        queues = self._queues.get(device, [])
+        while queues:
+            queues[-1].close()
+            queues.pop()
+        self._queues.pop(device, None)
 
     def close(self) -> None:
         for device in list(self._queues):
