@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from pykvpool.cli.fabric_settings import rdma_settings
 from pykvpool.client import Client
 from pykvpool.config import Config, load, parse_size
 from pykvpool.config.kinds import Several, Switch
@@ -23,7 +24,7 @@ from pykvpool.config.schema import KEYS, Key, section_keys
 #: Keys of every command that speaks to a master.
 POOL_KEYS = ("pool.master", "pool.cluster", "pool.token", "pool.token_file")
 #: Keys of commands that use the pool as a client.
-CLIENT_KEYS = (*POOL_KEYS, "client.namespace", "client.fabrics", "client.timeout_s")
+CLIENT_KEYS = (*POOL_KEYS, "client.namespace", "client.fabrics", "client.timeout_s", "rdma.devices", "rdma.gid_index")
 
 Command = Callable[..., Any]
 
@@ -110,6 +111,7 @@ async def open_client(config: Config, role: str | None = None) -> Client:
         min_replicas=client.min_replicas or None,
         timeout_s=client.timeout_s,
         fabrics=client.fabrics,
+        rdma=rdma_settings(config.rdma),
     )
 
 

@@ -50,10 +50,11 @@ Where `{MOONCAKE_VARIABLE}` names a file, these of its keys are understood:
 |---|---|
 | `master_server_address` | `[pool] master`; several are separated by `;` |
 | `global_segment_size` | `[node] segment_size`; 0 leaves it alone |
-| `protocol` | `tcp`; `rdma` is read as `tcp` with a warning, since this version has no RDMA; others are refused |
+| `protocol` | `tcp`; `rdma` adds that to `fabrics` of nodes and clients; others are refused |
+| `device_name` | `[rdma] devices` |
 | `tenant_id` | `[client] namespace` |
 | `local_hostname` | `[node] advertise` |
-| `mode`, `enable_offload`, `local_buffer_size`, `metadata_server`, `device_name` | checked, \
+| `mode`, `enable_offload`, `local_buffer_size`, `metadata_server` | checked, \
 and named in a warning where they ask for something |
 
 Any other key is ignored with a warning.
