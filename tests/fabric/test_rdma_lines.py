@@ -146,7 +146,8 @@ async def test_a_line_that_breaks_ends_what_is_under_way_and_the_next_call_opens
 async def test_an_owner_that_does_not_answer_is_unavailable_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pykvpool.fabric.rdma.session.ANSWER_S", 0.05)
     async with stage(near=("near0",), far=("far0",)) as here:
-        silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        strangers: list[asyncio.StreamWriter] = []
+        silent = await asyncio.start_server(lambda _, writer: strangers.append(writer), "127.0.0.1", 0)
         port = silent.sockets[0].getsockname()[1]
         here.segment = type(here.segment)(
             here.segment.segment, here.segment.generation, here.segment.node, here.segment.size_bytes,
@@ -156,6 +157,8 @@ async def test_an_owner_that_does_not_answer_is_unavailable_in_bounded_time(monk
         assert isinstance(outcome.error, Unavailable)
         assert "no answer within" in outcome.error.message
         silent.close()
+        for writer in strangers:
+            writer.close()
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("right", "wrong"), (None, "right"), ("right", None)])
