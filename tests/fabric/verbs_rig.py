@@ -121,9 +121,9 @@ class End:
                     self.completions.take_event()
                     woken.clear()
                     self.completions.arm()
-                    while batch := self.completions.poll(count - len(found)):
+                    while len(found) < count and (batch := self.completions.poll(count - len(found))):
                         found += batch
-                    if len(found) >= count:
+                    if len(found) == count:
                         return found
                     await woken.wait()
         finally:
