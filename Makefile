@@ -21,7 +21,7 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test test-mutations test-mooncake lint types layers check bench reference clean
+.PHONY: help demo test test-mutations test-mooncake test-rdma lint types layers check bench reference clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -38,6 +38,10 @@ test-mutations: $(VENV)/.ready ## break a copy of the pool in every known way: d
 test-mooncake: ## the same programs on Mooncake's wheel and on the pool; writes docs/mooncake.md's table
 	@$(MAKE) VENV=$(MOONCAKE_VENV) $(MOONCAKE_VENV)/.ready-mooncake
 	@$(MOONCAKE_VENV)/bin/python -m tests.mooncake.compare
+
+# Its own virtual environment, for the system's Python, which pyverbs is built for: see tests/rdma/guest/prepare.
+test-rdma: ## rdma on real verbs, in a small guest with emulated devices (minutes)
+	@tests/rdma/guest/run python -m pytest tests/rdma -p no:cacheprovider $(ARGS)
 
 lint: $(VENV)/.ready-lint ## ruff: rules and format
 	@$(PYTHON) -m ruff check .
@@ -58,7 +62,7 @@ reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool.observe.reference docs
 
 clean: ## remove .venv and everything that can be made again
-	@rm -rf $(VENV) $(MOONCAKE_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(MOONCAKE_VENV) .rdma-guest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough, works, and can make a venv; else the first that only lacks ensurepip, which

@@ -1,4 +1,4 @@
-"""unpack_kernel.py BZIMAGE OUT: the uncompressed kernel (an ELF file, which qemu boots by its PVH entry) out of a bzImage.
+"""unpack_kernel.py BZIMAGE OUT: the kernel proper (an ELF file, which qemu boots by its PVH entry) out of a bzImage.
 
 The offsets are those of the x86 boot protocol, version 2.08 and later: Documentation/arch/x86/boot.rst in the kernel.
 """
