@@ -293,22 +293,23 @@ class Link:
         self._mending = self._loop.create_task(self._mend(), name=f"pykvpool rdma mending {self._session.endpoint}")
 
     async def _mend(self) -> None:
-        error: PoolError = Unavailable("every queue pair broke as soon as it was made")
+        error: PoolError | None
         try:
-            errors = await self._connect_missing()
-            error = errors[0] if errors else error
+            error = await self._connect_missing()
         except PoolError as raised:
             error = raised
         except asyncio.CancelledError:
-            error = self.failure or Unavailable("connecting was given up")
+            error = Unavailable("connecting was given up")
         self._mending = None
         self._mend_after = self._loop.time() + MEND_PAUSE_S
-        if not self._lanes:
+        if error is not None and not self._lanes:
             self.fail(error)
-        self._pump()
+        elif self._traffic.waiting:
+            self._go_on()
 
-    async def _connect_missing(self) -> list[PoolError]:
-        """Connect every route that has no lane, as rails are now, all at once; why some could not be."""
+    async def _connect_missing(self) -> PoolError | None:
+        """Connect every route that has no lane, as rails are now, all at once. Why none could be, None where one was:
+        if it has broken since, that is for whatever it carried to say."""
         rails = self._rails.refresh()
         offer = await self._session.open(self.generation)
         self.size_bytes, self._chunk_bytes = offer.size_bytes, offer.chunk_bytes
@@ -322,7 +323,7 @@ class Link:
             else:
                 missing.append(route)
         results = await run_all([self._connect(route) for route in missing])
-        return [error for error in results if error is not None]
+        return None if None in results else next(iter(results), None)
 
     async def _connect(self, route: Route) -> PoolError | None:
         """A lane for one route, or why not."""

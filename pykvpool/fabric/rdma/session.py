@@ -40,7 +40,7 @@ log = logging.getLogger("pykvpool.fabric.rdma")
 DISCONNECT_S = 1.0
 
 #: How long anything else may take: the owner's loop makes a queue pair in a millisecond, and TCP connects in a few
-#: round trips. After this the owner counts as unreachable, so that a batch with a longer deadline can still go another way.
+#: round trips. After this the owner counts as unreachable, so that a batch with a longer deadline can go another way.
 ANSWER_S = 5.0
 #: Ends remembered of handles that nobody has claimed yet: most are of lanes that we gave up ourselves meanwhile.
 MAX_EARLY_ENDS = 1024
