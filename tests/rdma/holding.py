@@ -1,15 +1,18 @@
 """A real `Verbs` whose devices can be held: requests are kept back in front of the send queue, a few are let through.
 
-So a test may stop a transfer in its middle, as with the fake, while everything that does happen is real.
+So a test may stop a transfer in its middle, as with the fake, while everything that does happen is real. It may also
+spoil requests on their way, and let the send queue appear full.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pykvpool.fabric.verbs import DeviceName, QueuePairLimits, Verbs, WorkRequest
+from pykvpool.fabric.verbs import DeviceName, QueuePairLimits, Verbs, VerbsError, WorkRequest
 from pykvpool.fabric.verbs.protocol import CompletionQueue, DeviceContext, ProtectionDomain, QueuePair
 
 
@@ -19,6 +22,12 @@ class Card:
     def __init__(self) -> None:
         self.held = False
         self.pairs: list[HeldQueuePair] = []
+        #: What becomes of the next requests, one each.
+        self.spoil: deque[Callable[[WorkRequest], WorkRequest]] = deque()
+        #: Refuse the next posts, having taken one request of each.
+        self.full = 0
+        #: Requests that were posted.
+        self.posted = 0
 
     @property
     def under_way(self) -> int:
@@ -31,7 +40,7 @@ class Card:
         done = 0
         for pair in self.pairs:
             while pair.kept and done < count:
-                pair.inner.post([pair.kept.popleft()])
+                pair.send([pair.kept.popleft()])
                 done += 1
         return done
 
@@ -63,7 +72,17 @@ class HeldQueuePair(Delegating):
         if self.card.held:
             self.kept += requests
         else:
-            self.inner.post(requests)
+            self.send(requests)
+
+    def send(self, requests: Sequence[WorkRequest]) -> None:
+        card = self.card
+        requests = [card.spoil.popleft()(request) if card.spoil else request for request in requests]
+        if card.full:
+            card.full -= 1
+            self.inner.post(requests[:1])
+            raise VerbsError("post to a queue pair", "a full card", errno.ENOMEM, os.strerror(errno.ENOMEM), posted=1)
+        card.posted += len(requests)
+        self.inner.post(requests)
 
     def to_error(self) -> None:
         assert not self.kept, "who flushes a held queue pair?"
