@@ -47,7 +47,7 @@ test-vllm: $(VLLM_VENV)/.ready-vllm ## the connector in the real vLLM engine, on
 
 # Its own virtual environment, for the system's Python, which pyverbs is built for: see tests/rdma/guest/prepare.
 test-rdma: ## rdma on real verbs, in a small guest with emulated devices (minutes)
-	@tests/rdma/guest/run python -m pytest tests/rdma -p no:cacheprovider $(ARGS)
+	@tests/rdma/guest/run python -m pytest tests/rdma -p no:cacheprovider -o faulthandler_timeout=120 $(ARGS)
 
 lint: $(VENV)/.ready-lint ## ruff: rules and format
 	@$(PYTHON) -m ruff check .

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from pykvpool.errors import TransferFailed
-from pykvpool.fabric.base import Outcome
+from pykvpool.fabric.base import FabricClient, Outcome
 from pykvpool.fabric.rdma.settings import RdmaSettings
 from pykvpool.fabric.verbs import Verbs, WorkRequest
 from tests.fabric.bench import BIG_BYTES, Backend, Bench, open_bench
@@ -59,14 +59,18 @@ def card_of(bench: Bench, device: str = LEFT) -> Card:
     return verbs[device]
 
 
-async def connected(bench: Bench):
+async def connected(bench: Bench) -> FabricClient:
+    """A peer with every lane that it wants: they come one after the other, where a processor is slow."""
     client = bench.client()
-    (outcome,) = await client.read([bench.read(0, bytearray(8))], TIMEOUT_S)
-    assert outcome.error is None
-    (link,) = client._links.values()
-    while link.busy:  # the other lanes are still being made
-        await asyncio.sleep(0)
-    return client
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            (outcome,) = await client.read([bench.read(0, bytearray(8))], TIMEOUT_S)
+            assert outcome.error is None
+            (link,) = client._links.values()
+            while link.busy:
+                await asyncio.sleep(0)
+            if link.lanes == link._wanted:
+                return client
 
 
 # -- keys and queues ----------------------------------------------------------------------------------------------
@@ -143,8 +147,9 @@ async def moved_while(bench: Bench, act: Callable[[], None]) -> Outcome:
     for card in cards:
         card.hold()
     reading = asyncio.ensure_future(client.read([bench.read(0, target)], TIMEOUT_S))
-    while not all(card.under_way for card in cards):
-        await asyncio.sleep(0)
+    async with asyncio.timeout(TIMEOUT_S):
+        while not all(card.under_way for card in cards):
+            await asyncio.sleep(0)
     for card in cards:
         card.step(2)
     act()

@@ -67,8 +67,9 @@ async def killed_mid_transfer(verbs: Verbs, pool: Processes, replicas: int) -> l
     card = card_of(client)
     card.hold()
     reading = asyncio.ensure_future(client.get_batch([f"key-{n}" for n in range(COUNT)]))
-    while not card.under_way:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(TIMEOUT_S):
+        while not card.under_way:
+            await asyncio.sleep(0)
     card.step(3)
     process = pool.nodes["n1"].process
     os.kill(process.pid, signal.SIGKILL)
