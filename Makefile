@@ -67,6 +67,9 @@ bench: $(VENV)/.ready ## measure this machine, and the pool beside it
 bench-vllm: $(VLLM_VENV)/.ready-vllm ## an engine's steps with the connector and without, in turn
 	@$(VLLM_VENV)/bin/python benchmarks/vllm_steps.py $(ARGS)
 
+bench-rdma: ## rdma beside ib_write_bw and ib_read_bw, in the guest of test-rdma (minutes)
+	@tests/rdma/guest/run bash benchmarks/rdma.sh $(ARGS)
+
 reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool.observe.reference docs
 	@$(PYTHON) -m pykvpool_connector.vllm.reference docs/vllm.md
