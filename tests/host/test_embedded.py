@@ -1,0 +1,33 @@
+"""A port in the engine's own process, when that process stands still."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pykvpool.core.config import CoreConfig
+from pykvpool.host import access
+from pykvpool.host.embedded import EmbeddedPort
+from tests.host.stage import Engine, Memory, chain, until
+
+
+def sessions(pool) -> set[int]:
+    return pool.on_loop(lambda: set(pool.core._context.state.sessions.by_id))
+
+
+@pytest.mark.slow
+def test_a_session_that_was_given_up_while_the_engine_stood_still_costs_no_job(make_pool, monkeypatch):
+    """An engine that loads its model may keep every thread from running for longer than a session lives."""
+    monkeypatch.setattr(access, "LOOK_S", 1_000.0)  # the job comes before the port has looked by itself
+    pool = make_pool().start(CoreConfig(session_ttl_ms=2_000, reconnect_grace_ms=0))
+    port = EmbeddedPort(pool.access())
+    engine, memory = Engine(port).connected(), Memory().fill()
+    before, go_on = sessions(pool), threading.Event()
+    port._thread.post(go_on.wait)
+    until(lambda: sessions(pool) < before, "the session did not expire")
+    go_on.set()
+    until(lambda: not port.connected, "the loss was not noticed")
+    assert engine.save(memory.group(chain(5), range(5))).stored == 5
+    assert engine.load(memory.group(chain(5), range(5))).loaded
+    port.close(0.0)
