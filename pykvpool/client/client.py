@@ -13,26 +13,30 @@ others their result. A batch method raises only where nothing could be said abou
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from pykvpool.client.base import chunked, decided, value_of
 from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.hooks import SessionHooks
+from pykvpool.client.jobs import check_replicas, get_job, put_job
 from pykvpool.client.link import MasterLink
-from pykvpool.client.reader import GetJob, Reader, Window
+from pykvpool.client.reader import Destination, GetJob, Reader, Window
 from pykvpool.client.types import Data, GetResult, Key, PutItem, PutOptions, PutResult, RangeItem
 from pykvpool.client.verbs import Verbs
 from pykvpool.client.views import View
-from pykvpool.client.writer import PutJob, Writer
-from pykvpool.errors import InvalidArgument, PoolError
+from pykvpool.client.writer import Writer
+from pykvpool.errors import GpuFailed, InvalidArgument, PoolError
 from pykvpool.fabric.base import FabricClient, Peer
+from pykvpool.fabric.device_mover import DeviceMover
 from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_client
 from pykvpool.fabric.router import Router
-from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_pieces
+from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_any_piece, as_pieces
+from pykvpool.memory.cuda import GpuMemory, RegisteredGpu
+from pykvpool.memory.device import DevicePiece
 from pykvpool.memory.fresh import fresh_bytes
-from pykvpool.model.commands import MAX_REPLICAS
-from pykvpool.model.keys import DEFAULT_NAMESPACE, Scope, key_bytes, key_text
+from pykvpool.model.keys import DEFAULT_NAMESPACE, Scope, key_bytes
 from pykvpool.model.objects import Pin, Vouch
 from pykvpool.model.replies import ErrorInfo, Located
 from pykvpool.runtime import Runtime, real_runtime
@@ -44,16 +48,28 @@ from pykvpool.transport.registry import TransportRegistry
 WRITE_CHUNK_KEYS = 512
 READ_CHUNK_KEYS = 1_024
 
+_log = logging.getLogger("pykvpool.client")
+
 DEFAULT_TIMEOUT_S = 30.0
+#: How far GPU memory is let past the CPU, see `Client.connect`.
+VERIFY_MODES = ("auto", "staged")
 
 
 class Client(Verbs):
     """One session with a pool. Make it with `Client.connect`; close it with `close` or ``async with``."""
 
     def __init__(
-        self, link: MasterLink, fabrics: Fabrics, namespace: str, options: PutOptions, timeout_s: float
+        self,
+        link: MasterLink,
+        fabrics: Fabrics,
+        namespace: str,
+        options: PutOptions,
+        timeout_s: float,
+        gpu: GpuMemory | None = None,
     ) -> None:
         super().__init__(link, fabrics, namespace, timeout_s)
+        #: Closed after the fabrics. Nothing of it is loaded before GPU memory is used.
+        self._gpu = gpu or GpuMemory(link.runtime.offload)
         self._options = options
         self._writer = Writer(link, fabrics, self._statistics)
         self._reader = Reader(link, fabrics, self._statistics)
@@ -74,9 +90,11 @@ class Client(Verbs):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         connect_timeout_s: float = 5.0,
         fabrics: Sequence[str] = DEFAULT_FABRICS,
+        verify: str = "auto",
         runtime: Runtime | None = None,
         transports: TransportRegistry | None = None,
         make_fabric: Callable[[str, ClientSettings], FabricClient] = build_client,
+        gpu: GpuMemory | None = None,
     ) -> Client:
         """Open a session with the master at `master` (one address or several, tried in turn).
 
@@ -89,7 +107,9 @@ class Client(Verbs):
             namespace: where its keys are; not empty.
             timeout_s: default deadline of every call.
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
-            runtime, transports, make_fabric: the outside world; a simulator brings its own.
+            verify: "staged" has GPU memory pass the host, so that the CPU sums every byte; "auto" lets a NIC that
+                reaches it move it alone.
+            runtime, transports, make_fabric, gpu: the outside world; a simulator or a test brings its own.
 
         Raises:
             Unavailable: nobody answered; the message lists what was tried.
@@ -97,12 +117,15 @@ class Client(Verbs):
             NotSupported: a fabric that this host or installation does not offer.
         """
         runtime = runtime or real_runtime()
-        _check_replicas(replicas, min_replicas)
+        check_replicas(replicas, min_replicas)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be positive")
         if not namespace:  # in `list_keys` and `remove_all` it would mean every namespace
             raise InvalidArgument("the namespace is empty: a client has one of its own")
         addresses = [master] if isinstance(master, str) else list(master)
+        if verify not in VERIFY_MODES:
+            raise InvalidArgument(f"verify is {verify!r}: {' and '.join(VERIFY_MODES)} are allowed")
+        gpu = gpu or GpuMemory(runtime.offload)
         name = name or f"client-{runtime.new_incarnation():016x}"
         hooks = SessionHooks()
         session = await ControlSession.connect(
@@ -120,8 +143,9 @@ class Client(Verbs):
 
             def make_router() -> Router:
                 peer = Peer(name, session.incarnation, writable=role != "reader")
-                settings = ClientSettings(peer, runtime, cluster=session.cluster, token=token)
-                return Router([make_fabric(scheme, settings) for scheme in fabrics], runtime.clock)
+                settings = ClientSettings(peer, runtime, cluster=session.cluster, token=token, gpu=gpu)
+                mover = DeviceMover(gpu, runtime.offload, staged_only=verify == "staged")
+                return Router([make_fabric(scheme, settings) for scheme in fabrics], runtime.clock, mover)
 
             reach = Fabrics(make_router)
         except BaseException:
@@ -129,7 +153,7 @@ class Client(Verbs):
             raise
         link = MasterLink(session, runtime)
         hooks.link = link
-        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s)
+        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s, gpu)
 
     # -- put -------------------------------------------------------------------------------------------------------
 
@@ -191,8 +215,8 @@ class Client(Verbs):
             preferred_node,
             pin,
         )
-        _check_replicas(options.replicas, options.min_replicas)
-        jobs = [_put_job(item) for item in items]
+        check_replicas(options.replicas, options.min_replicas)
+        jobs = [put_job(item) for item in items]
 
         async def run() -> None:
             for chunk in chunked(jobs, WRITE_CHUNK_KEYS):
@@ -242,10 +266,10 @@ class Client(Verbs):
         `allocate` runs on the loop, and again for the same position where a get has to be tried anew.
         """
 
-        def destination(position: int) -> Callable[[int], Sequence[memoryview]]:
+        def destination(position: int) -> Destination:
             return lambda size_bytes: as_pieces(allocate(position, size_bytes), writable=True)
 
-        jobs = [_get_job(key, destination(position)) for position, key in enumerate(keys)]
+        jobs = [get_job(key, destination(position)) for position, key in enumerate(keys)]
         return await self._get(jobs, scope, timeout_s)
 
     async def get_into(
@@ -270,10 +294,10 @@ class Client(Verbs):
         if len(keys) != len(buffers):
             raise InvalidArgument(f"{len(keys)} keys but {len(buffers)} buffers: one buffer per key is needed")
 
-        def destination(buffer: Data) -> Callable[[int], Sequence[memoryview]]:
+        def destination(buffer: Data) -> Destination:
             return lambda size_bytes: as_pieces(buffer, writable=True)
 
-        jobs = [_get_job(key, destination(buffer)) for key, buffer in zip(keys, buffers, strict=True)]
+        jobs = [get_job(key, destination(buffer)) for key, buffer in zip(keys, buffers, strict=True)]
         return await self._get(jobs, scope, timeout_s)
 
     async def get_ranges_into(
@@ -285,10 +309,10 @@ class Client(Verbs):
         does not lie within its object is an `InvalidArgument`, one of no bytes is fine.
         """
 
-        def destination(buffer: Data) -> Callable[[int], Sequence[memoryview]]:
+        def destination(buffer: Data) -> Destination:
             return lambda size_bytes: as_pieces(buffer, writable=True)
 
-        jobs = [_get_job(item.key, destination(item.buffer), Window(item.offset, item.length)) for item in ranges]
+        jobs = [get_job(item.key, destination(item.buffer), Window(item.offset, item.length)) for item in ranges]
         return await self._get(jobs, scope, timeout_s)
 
     async def _get(
@@ -347,40 +371,31 @@ class Client(Verbs):
 
     # -- the caller's memory ---------------------------------------------------------------------------------------
 
-    def register(self, buffer: object) -> RegisteredBuffer:
-        """Announce memory that transfers will use again and again (fabrics that need it register it once)."""
+    def register(self, buffer: object) -> RegisteredBuffer | RegisteredGpu:
+        """Announce memory that transfers will use again and again (fabrics that need it register it once).
+
+        Host memory, or GPU memory (a CUDA tensor): only what is registered can a NIC reach by itself. It must stay
+        where it is until it is unregistered.
+
+        Raises:
+            InvalidArgument: not writable and contiguous, empty, or overlapping what is registered.
+            NotSupported: GPU memory, without a driver or its binding; the message says what to install.
+            LimitExceeded, GpuFailed.
+        """
         self._check_open()
-        return self._registered.register(buffer)
+        piece = as_any_piece(buffer, writable=True)
+        return self._gpu.register(piece) if isinstance(piece, DevicePiece) else self._registered.register(buffer)
 
-    def unregister(self, buffer: RegisteredBuffer) -> None:
-        """Take it back. Harmless for one that is not registered."""
-        self._registered.unregister(buffer)
+    def unregister(self, buffer: RegisteredBuffer | RegisteredGpu) -> None:
+        """Take it back, when no transfer uses it any more. Harmless for one that is not registered."""
+        if isinstance(buffer, RegisteredGpu):
+            self._gpu.unregister(buffer)
+        else:
+            self._registered.unregister(buffer)
 
-
-def _check_replicas(replicas: int, min_replicas: int | None) -> None:
-    if not 1 <= replicas <= MAX_REPLICAS:
-        raise InvalidArgument(f"replicas is {replicas}: 1 to {MAX_REPLICAS} are allowed")
-    if min_replicas is not None and not 1 <= min_replicas <= replicas:
-        raise InvalidArgument(f"min_replicas is {min_replicas}: 1 to replicas ({replicas}) are allowed")
-
-
-def _put_job(item: PutItem) -> PutJob:
-    """A job; one that cannot start carries its error as its result, so that the rest of the batch goes on."""
-    try:
-        hash_ = key_bytes(item.key)
-        parent = None if item.parent is None else key_bytes(item.parent)
-        pieces = as_pieces(item.data, writable=False)
-        size_bytes = sum(piece.nbytes for piece in pieces)
-        if not size_bytes:
-            raise InvalidArgument(f"{key_text(hash_)}: the value is empty: an object has at least one byte")
-    except InvalidArgument as error:
-        return PutJob(b"", 0, (), result=error)
-    return PutJob(hash_, size_bytes, pieces, parent)
-
-
-def _get_job(key: Key, destination: Callable[[int], Sequence[memoryview]], window: Window | None = None) -> GetJob:
-    try:
-        hash_ = key_bytes(key)
-    except InvalidArgument as error:
-        return GetJob(b"", repr(key)[:40], destination, result=error)
-    return GetJob(hash_, key_text(hash_), destination, window)
+    async def _close(self) -> None:
+        await super()._close()
+        try:
+            self._gpu.close()
+        except GpuFailed as error:  # nobody can do anything about it, and the pool knows nothing of it
+            _log.warning("GPU memory could not be given back: %s", error)

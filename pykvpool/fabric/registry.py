@@ -16,6 +16,7 @@ from pykvpool.fabric.shm_client import ShmClient
 from pykvpool.fabric.shm_server import ShmServer
 from pykvpool.fabric.tcp_client import TcpClient
 from pykvpool.fabric.tcp_server import TcpServer
+from pykvpool.memory.cuda import GpuMemory
 from pykvpool.runtime import Runtime
 
 #: What a client tries and a node offers unless told otherwise.
@@ -31,6 +32,8 @@ class ClientSettings:
     cluster: str = ""
     token: str | None = field(default=None, repr=False)
     inproc: InprocRegistry = PROCESS_REGISTRY
+    #: GPU memory that a fabric may register with its NIC; None: there is none.
+    gpu: GpuMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
