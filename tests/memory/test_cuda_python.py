@@ -6,7 +6,6 @@ The module is scripted; where cuda-bindings is installed, every name that we use
 from __future__ import annotations
 
 import enum
-import importlib
 import inspect
 import re
 import sys
@@ -295,4 +294,3 @@ def test_the_real_binding_without_a_gpu_says_so_in_one_line() -> None:
         assert "\n" not in str(missing)
     else:
         assert driver.device_count() >= 0
-    importlib.invalidate_caches()
