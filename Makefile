@@ -12,6 +12,8 @@ PIP := PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip --quiet --quiet --disable-pi
 #: Where Mooncake's wheel lives, with what the programs use beside it (add torch for the tensors' part).
 MOONCAKE_VENV := .venv-mooncake
 MOONCAKE_PACKAGES := mooncake-transfer-engine-non-cuda numpy
+#: Where the tests on a real GPU run; filled only where there is one.
+GPU_VENV := .venv-gpu
 #: Extra arguments, for example: make test ARGS="tests/config -k token", make demo ARGS="--seed 7"
 ARGS :=
 
@@ -21,7 +23,7 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test test-mutations test-mooncake lint types layers check bench reference clean
+.PHONY: help demo test test-mutations test-mooncake test-gpu lint types layers check bench reference clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -38,6 +40,11 @@ test-mutations: $(VENV)/.ready ## break a copy of the pool in every known way: d
 test-mooncake: ## the same programs on Mooncake's wheel and on the pool; writes docs/mooncake.md's table
 	@$(MAKE) VENV=$(MOONCAKE_VENV) $(MOONCAKE_VENV)/.ready-mooncake
 	@$(MOONCAKE_VENV)/bin/python -m tests.mooncake.compare
+
+test-gpu: ## torch tensors in and out of the pool, on this machine's GPU; says so where there is none
+	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
+	    $(MAKE) VENV=$(GPU_VENV) $(GPU_VENV)/.ready-gpu && $(GPU_VENV)/bin/python -m tests.gpu $(ARGS); \
+	else echo "no GPU tests here: there is no NVIDIA driver (/dev/nvidiactl)"; fi
 
 lint: $(VENV)/.ready-lint ## ruff: rules and format
 	@$(PYTHON) -m ruff check .
@@ -58,7 +65,7 @@ reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool.observe.reference docs
 
 clean: ## remove .venv and everything that can be made again
-	@rm -rf $(VENV) $(MOONCAKE_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(MOONCAKE_VENV) $(GPU_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough, works, and can make a venv; else the first that only lacks ensurepip, which
@@ -100,6 +107,11 @@ $(VENV)/.ready: pyproject.toml
 $(VENV)/.ready-lint: $(VENV)/.ready
 	@echo "Adding the linters to $(VENV)"
 	@$(PIP) install --group lint
+	@touch $@
+
+$(GPU_VENV)/.ready-gpu: $(VENV)/.ready
+	@echo "Adding cuda-python and torch to $(VENV) (some minutes)"
+	@$(PIP) install --editable '.[gpu]' torch numpy
 	@touch $@
 
 # A wheel that cannot be had (no network, another architecture) is no error: compare then says so and does nothing.
