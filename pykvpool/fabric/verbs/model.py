@@ -170,7 +170,8 @@ class Gid:
 
     @property
     def text(self) -> str:
-        return str(ipaddress.IPv6Address(self.address))
+        """As an IPv6 address, a mapped one as ``::ffff:192.0.2.1``."""
+        return f"::ffff:{self.ipv4}" if self.ipv4 else str(ipaddress.IPv6Address(self.address))
 
     @property
     def ipv4(self) -> str | None:

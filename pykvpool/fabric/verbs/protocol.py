@@ -54,7 +54,7 @@ class VerbsError(TransferFailed):
 class MemoryRegion(Protocol):
     """Registered memory: pages pinned, and known to the device by two keys."""
 
-    #: First address; for device memory the virtual address that work requests use.
+    #: What pieces and peers call its first byte.
     address: int
     length: int
     #: What local pieces name.
@@ -104,7 +104,7 @@ class CompletionQueue(Protocol):
     """A completion queue with a channel of its own.
 
     The order that loses no wake-up: `arm()`, `poll` until empty, then wait for `fd`; when it is readable,
-    `take_events()`, `arm()` again and `poll` until empty.
+    `take_event()`, `arm()` again and `poll` until empty.
     """
 
     #: Readable when something completed since `arm`.
@@ -116,8 +116,9 @@ class CompletionQueue(Protocol):
         """Ask that the next completion makes `fd` readable. Once per call."""
         ...
 
-    def take_events(self) -> int:
-        """Take what made `fd` readable, and acknowledge it. How many there were; 0 is no error."""
+    def take_event(self) -> int:
+        """Take and acknowledge one event that made `fd` readable; `fd` stays readable where there are more. How many
+        were taken: 0 is no error."""
         ...
 
     def poll(self, limit: int) -> list[Completion]:
@@ -136,8 +137,9 @@ class ProtectionDomain(Protocol):
         ...
 
     def register_dmabuf(self, fd: int, offset: int, length: int, address: int, access: Access) -> MemoryRegion:
-        """Memory of another device behind a dma-buf: `length` bytes at `offset` of it, which pieces and peers name
-        from `address` on. Raises `VerbsError` (EOPNOTSUPP: this device or kernel cannot)."""
+        """Memory of another device behind a dma-buf: `length` bytes at `offset` of it. `address` is what pieces and
+        peers should name its first byte; a binding may settle on another, so use the region's own. Raises
+        `VerbsError` (EOPNOTSUPP: this device or kernel cannot)."""
         ...
 
     def queue_pair(self, completions: CompletionQueue, limits: QueuePairLimits) -> QueuePair:
