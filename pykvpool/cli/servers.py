@@ -13,9 +13,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from pykvpool.cli import format as say
+from pykvpool.cli.fabric_settings import rdma_advertise, rdma_listen, rdma_settings
 from pykvpool.cli.shm_files import shm_path, sweep
 from pykvpool.cli.taken_names import check_name_is_free
-from pykvpool.config import Config, MasterConfig, PoolConfig
+from pykvpool.config import Config, MasterConfig, NodeConfig, PoolConfig, RdmaConfig
 from pykvpool.core.config import CoreConfig
 from pykvpool.core.master import MasterCore
 from pykvpool.fabric.registry import ServerSettings, build_servers
@@ -88,9 +89,7 @@ async def running_node(config: Config) -> AsyncIterator[ServingNode]:
         node.name or socket.gethostname(), pool.master, node.segment_size, pool.token or None, pool.cluster
     )
     async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(
-            _running(settings, node.fabrics, node.data_listen, node.advertise, node.shm_dir, ask=not node.replace)
-        )
+        running = await stack.enter_async_context(_running(settings, node, config.rdma, ask=not node.replace))
         http = ""
         if node.http_listen:
             from pykvpool.cli.faces import node_face
@@ -103,19 +102,14 @@ async def running_node(config: Config) -> AsyncIterator[ServingNode]:
 async def embedded_node(name: str, masters: Sequence[str], segment_bytes: int) -> AsyncIterator[Node]:
     """A node of this process that others of it reach over inproc alone."""
     settings = NodeSettings(name, tuple(masters), segment_bytes)
-    async with _running(settings, ("inproc",), "tcp://127.0.0.1:0", "", "") as running:
+    inproc = dataclasses.replace(NodeConfig(), fabrics=("inproc",))
+    async with _running(settings, inproc, RdmaConfig()) as running:
         yield running
 
 
 @asynccontextmanager
 async def _running(
-    settings: NodeSettings,
-    fabrics: Sequence[str],
-    data_listen: str,
-    advertise: str,
-    shm_dir: str,
-    *,
-    ask: bool = False,
+    settings: NodeSettings, config: NodeConfig, rdma: RdmaConfig, *, ask: bool = False
 ) -> AsyncIterator[Node]:
     """`ask`: whether the name is free; else it is taken from whoever has it."""
     runtime = real_runtime()
@@ -123,11 +117,14 @@ async def _running(
         runtime=runtime,
         cluster=settings.cluster,
         token=settings.token,
-        tcp_listen=data_listen.removeprefix("tcp://"),
-        tcp_advertise=advertise,
-        shm_path=shm_path(settings.name, shm_dir) if "shm" in fabrics else "",
+        tcp_listen=config.data_listen.removeprefix("tcp://"),
+        tcp_advertise=config.advertise,
+        shm_path=shm_path(settings.name, config.shm_dir) if "shm" in config.fabrics else "",
+        rdma_listen=rdma_listen(config),
+        rdma_advertise=rdma_advertise(config),
+        rdma=rdma_settings(rdma),
     )
-    node = Node(settings, build_servers(fabrics, offered), runtime)
+    node = Node(settings, build_servers(config.fabrics, offered), runtime)
     try:
         if ask:
             await check_name_is_free(settings, runtime)

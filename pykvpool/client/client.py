@@ -13,7 +13,6 @@ others their result. A batch method raises only where nothing could be said abou
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from pykvpool.client.base import chunked, decided, value_of
@@ -22,19 +21,19 @@ from pykvpool.client.held import HeldLease
 from pykvpool.client.hooks import SessionHooks
 from pykvpool.client.jobs import check_replicas, get_job, put_job
 from pykvpool.client.link import MasterLink
+from pykvpool.client.memory import MemoryVerbs
 from pykvpool.client.reader import Destination, GetJob, Reader, Window
 from pykvpool.client.types import Data, GetResult, Key, PutItem, PutOptions, PutResult, RangeItem
-from pykvpool.client.verbs import Verbs
 from pykvpool.client.views import View
 from pykvpool.client.writer import Writer
-from pykvpool.errors import GpuFailed, InvalidArgument, PoolError
+from pykvpool.errors import InvalidArgument, PoolError
 from pykvpool.fabric.base import FabricClient, Peer
 from pykvpool.fabric.device_mover import DeviceMover
+from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_client
 from pykvpool.fabric.router import Router
-from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_any_piece, as_pieces
-from pykvpool.memory.cuda import GpuMemory, RegisteredGpu
-from pykvpool.memory.device import DevicePiece
+from pykvpool.memory.buffers import BufferRegistry, as_pieces
+from pykvpool.memory.cuda import GpuMemory
 from pykvpool.memory.fresh import fresh_bytes
 from pykvpool.model.keys import DEFAULT_NAMESPACE, Scope, key_bytes
 from pykvpool.model.objects import Pin, Vouch
@@ -48,14 +47,12 @@ from pykvpool.transport.registry import TransportRegistry
 WRITE_CHUNK_KEYS = 512
 READ_CHUNK_KEYS = 1_024
 
-_log = logging.getLogger("pykvpool.client")
-
 DEFAULT_TIMEOUT_S = 30.0
 #: How far GPU memory is let past the CPU, see `Client.connect`.
 VERIFY_MODES = ("auto", "staged")
 
 
-class Client(Verbs):
+class Client(MemoryVerbs):
     """One session with a pool. Make it with `Client.connect`; close it with `close` or ``async with``."""
 
     def __init__(
@@ -65,15 +62,13 @@ class Client(Verbs):
         namespace: str,
         options: PutOptions,
         timeout_s: float,
-        gpu: GpuMemory | None = None,
+        registered: BufferRegistry,
+        gpu: GpuMemory,
     ) -> None:
-        super().__init__(link, fabrics, namespace, timeout_s)
-        #: Closed after the fabrics. Nothing of it is loaded before GPU memory is used.
-        self._gpu = gpu or GpuMemory(link.runtime.offload)
+        super().__init__(link, fabrics, namespace, timeout_s, registered, gpu)
         self._options = options
         self._writer = Writer(link, fabrics, self._statistics)
         self._reader = Reader(link, fabrics, self._statistics)
-        self._registered = BufferRegistry()
 
     @classmethod
     async def connect(
@@ -91,6 +86,7 @@ class Client(Verbs):
         connect_timeout_s: float = 5.0,
         fabrics: Sequence[str] = DEFAULT_FABRICS,
         verify: str = "auto",
+        rdma: RdmaSettings = DEFAULT_SETTINGS,
         runtime: Runtime | None = None,
         transports: TransportRegistry | None = None,
         make_fabric: Callable[[str, ClientSettings], FabricClient] = build_client,
@@ -109,6 +105,7 @@ class Client(Verbs):
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
             verify: "staged" has GPU memory pass the host, so that the CPU sums every byte; "auto" lets a NIC that
                 reaches it move it alone.
+            rdma: which devices, and how, where `fabrics` names rdma.
             runtime, transports, make_fabric, gpu: the outside world; a simulator or a test brings its own.
 
         Raises:
@@ -128,6 +125,7 @@ class Client(Verbs):
         gpu = gpu or GpuMemory(runtime.offload)
         name = name or f"client-{runtime.new_incarnation():016x}"
         hooks = SessionHooks()
+        registered = BufferRegistry()
         session = await ControlSession.connect(
             addresses,
             name=name,
@@ -143,7 +141,9 @@ class Client(Verbs):
 
             def make_router() -> Router:
                 peer = Peer(name, session.incarnation, writable=role != "reader")
-                settings = ClientSettings(peer, runtime, cluster=session.cluster, token=token, gpu=gpu)
+                settings = ClientSettings(
+                    peer, runtime, cluster=session.cluster, token=token, rdma=rdma, buffers=registered, gpu=gpu
+                )
                 mover = DeviceMover(gpu, runtime.offload, staged_only=verify == "staged")
                 return Router([make_fabric(scheme, settings) for scheme in fabrics], runtime.clock, mover)
 
@@ -153,7 +153,7 @@ class Client(Verbs):
             raise
         link = MasterLink(session, runtime)
         hooks.link = link
-        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s, gpu)
+        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s, registered, gpu)
 
     # -- put -------------------------------------------------------------------------------------------------------
 
@@ -168,6 +168,7 @@ class Client(Verbs):
         min_replicas: int | None = None,
         preferred_node: str = "",
         pin: Pin = Pin.NONE,
+        wait: bool = True,
         timeout_s: float | None = None,
     ) -> PutResult:
         """Store one object. A key that exists with the same size is success without a transfer (`existed`).
@@ -187,6 +188,7 @@ class Client(Verbs):
             min_replicas=min_replicas,
             preferred_node=preferred_node,
             pin=pin,
+            wait=wait,
             timeout_s=timeout_s,
         )
         return value_of(result)
@@ -200,11 +202,13 @@ class Client(Verbs):
         min_replicas: int | None = None,
         preferred_node: str = "",
         pin: Pin = Pin.NONE,
+        wait: bool = True,
         timeout_s: float | None = None,
     ) -> list[PutResult | PoolError]:
         """Store many objects; one result per item, in order. See `put`.
 
-        What finds room is written and committed first; the rest waits for room in the order of the pool's queue.
+        What finds room is written and committed first; the rest waits for room in the order of the pool's queue, or is
+        refused at once where `wait` is False.
         """
         deadline_ms = self._begin(timeout_s)
         defaults = self._options
@@ -214,6 +218,7 @@ class Client(Verbs):
             defaults.min_replicas if replicas is None and min_replicas is None else min_replicas,
             preferred_node,
             pin,
+            wait,
         )
         check_replicas(options.replicas, options.min_replicas)
         jobs = [put_job(item) for item in items]
@@ -368,34 +373,3 @@ class Client(Verbs):
                 counts.puts += 1
                 counts.puts_existing += result.existed
                 counts.puts_degraded += result.degraded
-
-    # -- the caller's memory ---------------------------------------------------------------------------------------
-
-    def register(self, buffer: object) -> RegisteredBuffer | RegisteredGpu:
-        """Announce memory that transfers will use again and again (fabrics that need it register it once).
-
-        Host memory, or GPU memory (a CUDA tensor): only what is registered can a NIC reach by itself. It must stay
-        where it is until it is unregistered.
-
-        Raises:
-            InvalidArgument: not writable and contiguous, empty, or overlapping what is registered.
-            NotSupported: GPU memory, without a driver or its binding; the message says what to install.
-            LimitExceeded, GpuFailed.
-        """
-        self._check_open()
-        piece = as_any_piece(buffer, writable=True)
-        return self._gpu.register(piece) if isinstance(piece, DevicePiece) else self._registered.register(buffer)
-
-    def unregister(self, buffer: RegisteredBuffer | RegisteredGpu) -> None:
-        """Take it back, when no transfer uses it any more. Harmless for one that is not registered."""
-        if isinstance(buffer, RegisteredGpu):
-            self._gpu.unregister(buffer)
-        else:
-            self._registered.unregister(buffer)
-
-    async def _close(self) -> None:
-        await super()._close()
-        try:
-            self._gpu.close()
-        except GpuFailed as error:  # nobody can do anything about it, and the pool knows nothing of it
-            _log.warning("GPU memory could not be given back: %s", error)

@@ -173,6 +173,10 @@ class PoolPort(Protocol):
         """Give up a lookup's hold, or the lookup itself where it is not answered yet (then it never is)."""
         ...
 
+    def fence(self) -> None:
+        """What the saves taken so far have not stored yet is dropped ("fenced"); each reports when it has drained."""
+        ...
+
     def poll(self) -> list[PortEvent]:
         """What came to an end since the last call. Never waits."""
         ...

@@ -108,3 +108,10 @@ def test_the_runtime_directory_and_a_named_one_come_first(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert Path(shm_files.shm_path("n", "")).parent == tmp_path / "pykvpool"
     assert Path(shm_files.shm_path("n", str(tmp_path / "here"))).parent == tmp_path / "here"
+
+
+def test_help_says_what_is_in_force_where_nothing_is_said() -> None:
+    shown = " ".join(CliRunner().invoke(cli, ["node", "--help"]).output.split())
+    assert "[env: PYKVPOOL_NODE_SEGMENT_SIZE; default: 1GiB]" in shown
+    assert "default: tcp://127.0.0.1:7000]" in shown
+    assert "[env: PYKVPOOL_TOKEN]" in shown, "an empty value is explained by the meaning"

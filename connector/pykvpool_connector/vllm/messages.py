@@ -53,13 +53,20 @@ class StepOrders:
     saves: tuple[SaveOrder, ...] = ()
     #: Saves up to and including this job are of before a reset: what is not stored yet must not be. 0: none.
     fence: int = 0
+    #: `Identity.fingerprint` of the scheduler's side. A worker with another one moves no block. Empty: not compared.
+    fingerprint: str = ""
+    #: Saves that some rank should have reported long ago. A rank that still works on one goes on; every other reports
+    #: it (again: a report counts once for each rank), as dropped where it knows nothing of it.
+    overdue: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class SaveReport:
     """What came of one save job, summed over the ranks that have reported it."""
 
-    ranks: int = 0
+    #: Ranks that have reported: bit ``r`` is set for rank ``r`` of the world. A set and not a count, so that a rank
+    #: that reports twice never stands for one that has not, whose memory is still being read.
+    rank_bits: int = 0
     stored: int = 0
     existed: int = 0
     dropped: int = 0
@@ -68,7 +75,7 @@ class SaveReport:
     complete: bool = True
 
     def add(self, other: SaveReport) -> None:
-        self.ranks += other.ranks
+        self.rank_bits |= other.rank_bits
         self.stored += other.stored
         self.existed += other.existed
         self.dropped += other.dropped

@@ -52,7 +52,7 @@ def master(config: Config, supervised: bool) -> None:
 
 @click.command()
 @supervised_option
-@configured(*POOL_KEYS, *section("node"), "log.level")
+@configured(*POOL_KEYS, *section("node"), *section("rdma"), "log.level")
 def node(config: Config, supervised: bool) -> None:
     """Run a node: lend memory of this machine to the pool until it is stopped.
 
