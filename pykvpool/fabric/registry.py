@@ -161,6 +161,7 @@ register(
             token=settings.token,
             settings=settings.rdma,
             buffers=settings.buffers,
+            gpu=settings.gpu,
         ),
         lambda settings: RdmaServer(
             settings.runtime,

@@ -85,6 +85,9 @@ class FakeGpu:
         self.may_finish.set()
         #: Set when a thread is in `wait`.
         self.waited = threading.Event()
+        #: Set: addresses are those of the bytes themselves, so that a fake NIC of this process finds them.
+        self.reachable = False
+        self._pinned: list[object] = []
         self._next = 0x1000
         self._next_address = FIRST_ADDRESS
         self._stack = threading.local()
@@ -94,10 +97,16 @@ class FakeGpu:
 
     def allocate(self, size_bytes: int, ordinal: int = 0, **changes: object) -> DeviceMemory:
         """Device memory, with a gap behind it."""
-        known = {"ordinal": ordinal, "address": self._next_address, "size_bytes": size_bytes}
+        data = bytearray(size_bytes)
+        address = self._next_address
+        if self.reachable:
+            window = (ctypes.c_char * size_bytes).from_buffer(data)
+            self._pinned.append(window)
+            address = ctypes.addressof(window)
+        known = {"ordinal": ordinal, "address": address, "size_bytes": size_bytes}
         allocation = Allocation(**{**known, "managed": False, "direct": True, **changes})
         self._next_address += -(-size_bytes // PAGE) * PAGE + (2 << 20)
-        memory = DeviceMemory(allocation, bytearray(size_bytes))
+        memory = DeviceMemory(allocation, data)
         self.memories.append(memory)
         return memory
 
