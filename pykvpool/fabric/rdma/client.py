@@ -36,10 +36,6 @@ from pykvpool.runtime import Runtime
 
 log = logging.getLogger("pykvpool.fabric.rdma")
 
-#: Reaching an owner takes some round trips over TCP and a first read for each lane; one that is not there after this
-#: time counts as unreachable, so that a batch with a longer deadline can still go another way.
-CONNECT_S = 10.0
-
 #: A link is for one mount, by the endpoint of its owner.
 Key = tuple[str, Generation]
 
@@ -239,18 +235,12 @@ class RdmaClient:
             if link is not None and link.failure is None:
                 return link
             self._forget_failed_links()
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    self._rails.refresh()
-                    session = await self._session(endpoint)
-                    link = Link(
-                        session, generation, self._rails, self._connector, self._memory, self._settings.queue_pairs
-                    )
-                    # Known from now on: a rail that is lost meanwhile is lost to it too.
-                    self._links[key] = link
-                    await link.open()
-            except TimeoutError:
-                raise Unavailable(f"{endpoint}: no connection within {CONNECT_S:g} s") from None
+            self._rails.refresh()
+            session = await self._session(endpoint)
+            link = Link(session, generation, self._rails, self._connector, self._memory, self._settings.queue_pairs)
+            # Known from now on: a rail that is lost meanwhile is lost to it too.
+            self._links[key] = link
+            await link.open()
             self._check_open()
             return link
 

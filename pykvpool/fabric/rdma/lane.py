@@ -21,7 +21,9 @@ from pykvpool.errors import invariant
 from pykvpool.fabric.rdma.completions import LANE_BITS, Completions, lane_numbers
 from pykvpool.fabric.rdma.local_memory import LocalMemory
 from pykvpool.fabric.rdma.rails import Rail
-from pykvpool.fabric.rdma.slices import Slice
+from pykvpool.fabric.rdma.registration import Registration
+from pykvpool.fabric.rdma.slices import Part, Slice
+from pykvpool.fabric.rdma.staging import Slot
 from pykvpool.fabric.verbs import Completion, Opcode, Piece, QueuePair, Status, WorkRequest
 
 #: Requests that may be under way: far more than a link needs with slices of 1 MiB, enough for small ones.
@@ -137,17 +139,10 @@ class Lane:
     def add(self, slice_: Slice) -> None:
         """Take a slice; `post` sends it. The lane has room. Raises `PoolError` where its memory is refused here."""
         device, memory = self.rail.device, self._memory
-        if slice_.slot is not None:
-            pieces: tuple[Piece, ...] = (
-                Piece(slice_.slot.address, slice_.length, memory.lkey(memory.arena, device, slice_.slot.address)),
-            )
-        else:
-            pieces = tuple(
-                [
-                    Piece(part.address, part.length, memory.lkey(part.registration, device, part.address))
-                    for part in slice_.parts
-                ]
-            )
+        parts = slice_.parts if slice_.slot is None else _parts_of(slice_.slot, slice_.length, memory.arena)
+        pieces = tuple(
+            [Piece(part.address, part.length, memory.lkey(part.registration, device, part.address)) for part in parts]
+        )
         if slice_.item.is_write:
             self._unconfirmed[slice_.offset // self._remote.chunk_bytes] = slice_.offset
         self._append(slice_.item.is_write, pieces, slice_.offset, Posted(self._next_id(), slice_))
@@ -253,3 +248,13 @@ class Lane:
         self._posted.clear()
         self._acknowledged = []
         return slices
+
+
+def _parts_of(slot: Slot, length: int, arena: Registration) -> list[Part]:
+    """The slot's memory; in several parts only where a device takes less than all slots in one registration."""
+    parts = []
+    address, end = slot.address, slot.address + length
+    while address < end:
+        parts.append(Part(address, min(end - address, arena.room(address)), arena))
+        address += parts[-1].length
+    return parts

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pykvpool.errors import ConfigError, PoolError
 from pykvpool.fabric.base import Exported
 from pykvpool.fabric.rdma.rails import Device
-from pykvpool.fabric.rdma.registration import check_memlock, chunk_bytes, register_chunks
+from pykvpool.fabric.rdma.registration import chunk_bytes, register_chunks
 from pykvpool.fabric.rdma.wire import MAX_OFFERED_KEYS
 from pykvpool.fabric.verbs import Access, MemoryRegion, ProtectionDomain, VerbsError
 from pykvpool.memory.copying import pinned
@@ -40,7 +40,6 @@ class RegisteredMount:
         """Raises `ConfigError`, with the fix, where no device takes it."""
         self.memory = memory
         self.size_bytes = memory.size_bytes
-        check_memlock(self.size_bytes * len(devices))
         self.chunk_bytes = chunk_bytes([device.limits for device in devices])
         chunks = -(-self.size_bytes // self.chunk_bytes)
         if chunks * len(devices) > MAX_OFFERED_KEYS:

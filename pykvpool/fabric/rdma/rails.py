@@ -26,6 +26,8 @@ log = logging.getLogger("pykvpool.fabric.rdma")
 EVENTS_PER_TURN = 64
 #: Reads that one queue pair has under way. More than the largest cards answer helps nobody.
 MAX_READ_DEPTH = 16
+#: What calls on a device say whose driver is gone: its objects were destroyed with it.
+_GONE = (errno.EIO, errno.ENODEV)
 #: Events after which a device's objects are worth nothing.
 _FATAL = (EventKind.DEVICE_FATAL, EventKind.CQ_ERROR)
 #: Events that say that a port or its addresses changed.
@@ -52,8 +54,9 @@ def require_verbs(settings: RdmaSettings) -> Verbs:
 class Device:
     """An open device, from `Rails.refresh` until `close`."""
 
-    def __init__(self, context: DeviceContext) -> None:
+    def __init__(self, context: DeviceContext, on_gone: Callable[[Device, PoolError], None]) -> None:
         self.context = context
+        self._on_gone = on_gone
         self.name = context.name
         self.limits = context.limits()
         #: Why nothing on it works any more; None: it works.
@@ -64,14 +67,18 @@ class Device:
         return max(1, min(MAX_READ_DEPTH, self.limits.max_qp_read_depth))
 
     def let_go(self, close: Callable[[], None]) -> None:
-        """Close one of its objects. On a dead device the kernel has done so: what the library says then is no matter.
+        """Close one of its objects. On a device that is gone the kernel has done so already, and says EIO.
 
         Raises `VerbsError` where a live device refuses, or something that belongs to the object is still open.
         """
         try:
             close()
         except VerbsError as error:
-            if self.failure is None or error.errno == errno.EBUSY:
+            if error.errno in _GONE and self.failure is None:
+                # Its own word of that comes a little later.
+                gone = Unavailable(f"rdma: {self.name} is gone: {error}", device=self.name)
+                asyncio.get_running_loop().call_soon(self._on_gone, self, gone)
+            elif self.failure is None or error.errno == errno.EBUSY:
                 raise
             log.debug("%s is gone, and so is what was on it: %s", self.name, error)
 
@@ -189,7 +196,7 @@ class Rails:
             log.warning("rdma: %s is left out: %s", name, error)
             return
         try:
-            device = Device(context)
+            device = Device(context, self.lose)
             wanted_port = self._wanted.get(name)
             numbers = [wanted_port] if wanted_port else range(1, device.limits.ports + 1)
             rails = [Rail(device, context.port(number), self._only_gid) for number in numbers]

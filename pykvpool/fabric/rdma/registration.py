@@ -2,7 +2,7 @@
 
 Registering pins pages and takes time with size, so it is done once where memory stays: an owner's mount, a user's
 registered buffer. A device takes only so much in one registration; a larger range becomes several of equal size, each
-with keys of its own. The usual refusal is the limit on locked memory, so that is looked at first and named.
+with keys of its own. The usual refusal is the limit on locked memory, so that is what a refusal names, with the fix.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 from collections.abc import Iterable
 from pathlib import Path
 
-from pykvpool.errors import ConfigError, PoolError, TransferFailed, invariant
+from pykvpool.errors import PoolError, TransferFailed, invariant
 from pykvpool.fabric.rdma.rails import Device
 from pykvpool.fabric.verbs import Access, Limits, MemoryRegion, ProtectionDomain, VerbsError
 
@@ -28,17 +28,6 @@ def chunk_bytes(limits: Iterable[Limits]) -> int:
     """Bytes of one chunk that every one of these devices takes: whole pages, where they allow a page at all."""
     most = min(MAX_CHUNK_BYTES, *(limit.max_mr_size_bytes for limit in limits))
     return most // mmap.PAGESIZE * mmap.PAGESIZE or most
-
-
-def check_memlock(size_bytes: int) -> None:
-    """Raises `ConfigError` where this process may not lock so much memory at all, with what to do about it."""
-    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if limit != resource.RLIM_INFINITY and limit < size_bytes and not _may_lock_any():
-        raise ConfigError(
-            f"rdma needs {size_bytes} bytes of locked memory, and this process may lock {limit}: {_FIX}",
-            size_bytes=size_bytes,
-            limit_bytes=limit,
-        )
 
 
 def explain(error: VerbsError, size_bytes: int) -> PoolError:

@@ -11,7 +11,7 @@ import itertools
 import logging
 from typing import Protocol, TypeVar
 
-from pykvpool.errors import Closed, PoolError, ProtocolError, Unavailable, from_code
+from pykvpool.errors import Closed, Overloaded, PoolError, ProtocolError, Refused, Unavailable, from_code
 from pykvpool.fabric.addresses import HostPort
 from pykvpool.fabric.handshake import Identity, introduce
 from pykvpool.fabric.rdma.line import Line
@@ -39,6 +39,9 @@ log = logging.getLogger("pykvpool.fabric.rdma")
 #: does not leaves the writes in doubt.
 DISCONNECT_S = 1.0
 
+#: How long anything else may take: the owner's loop makes a queue pair in a millisecond, and TCP connects in a few
+#: round trips. After this the owner counts as unreachable, so that a batch with a longer deadline can go another way.
+ANSWER_S = 5.0
 #: Ends remembered of handles that nobody has claimed yet: most are of lanes that we gave up ourselves meanwhile.
 MAX_EARLY_ENDS = 1024
 
@@ -73,14 +76,18 @@ class Session:
     async def connect(cls, endpoint: str, identity: Identity, runtime: Runtime) -> Session:
         """Raises `Unavailable`, `Refused` or `ProtocolError`."""
         address = HostPort.parse(endpoint, SCHEME)
-        stream = StreamSocket(await dial(address, endpoint), asyncio.get_running_loop())
         try:
-            await introduce(HandshakeStream(stream), identity.handshake(runtime))
-        except BaseException as error:
-            stream.close(Unavailable("the handshake did not end"))
-            if isinstance(error, PoolError):
-                raise type(error)(f"{endpoint}: {error.message}") from error
-            raise
+            async with asyncio.timeout(ANSWER_S):
+                stream = StreamSocket(await dial(address, endpoint), asyncio.get_running_loop())
+                try:
+                    await introduce(HandshakeStream(stream), identity.handshake(runtime))
+                except BaseException:
+                    stream.close(Unavailable("the handshake did not end"))
+                    raise
+        except TimeoutError:
+            raise Unavailable(f"{endpoint}: no answer within {ANSWER_S:g} s") from None
+        except (Refused, ProtocolError, Overloaded) as error:
+            raise type(error)(f"{endpoint}: {error.message}") from error
         return cls(endpoint, Line(stream))
 
     @property
@@ -96,11 +103,11 @@ class Session:
 
     async def open(self, generation: Generation) -> Offer:
         """What the owner has of a mount. Raises what it says (`SegmentGone`, `Refused`), or why the line ended."""
-        return await self._ask(Open(next(self._numbers), generation), Offer)
+        return await self._ask(Open(next(self._numbers), generation), Offer, ANSWER_S)
 
     async def connect_pair(self, ask: Connect) -> Connected:
         """A queue pair of the owner's for one of ours; `ask.request` is filled in here. Raises as `open`."""
-        return await self._ask(ask, Connected)
+        return await self._ask(ask, Connected, ANSWER_S)
 
     def next_number(self) -> int:
         return next(self._numbers)
@@ -108,10 +115,9 @@ class Session:
     async def disconnect(self, handle: int) -> bool:
         """True: the owner's end is destroyed, nothing lands through it any more. False: nobody knows."""
         try:
-            async with asyncio.timeout(DISCONNECT_S):
-                await self._ask(Disconnect(next(self._numbers), handle), Disconnected)
-        except (PoolError, TimeoutError) as error:
-            log.debug("rdma: %s did not confirm that a queue pair is gone: %r", self.endpoint, error)
+            await self._ask(Disconnect(next(self._numbers), handle), Disconnected, DISCONNECT_S)
+        except PoolError as error:
+            log.debug("rdma: %s did not confirm that a queue pair is gone: %s", self.endpoint, error)
             return False
         return True
 
@@ -128,14 +134,17 @@ class Session:
         await self._line.part(reason)
         await drain(self._reader)
 
-    async def _ask(self, request: Open | Connect | Disconnect, answer: type[A]) -> A:
+    async def _ask(self, request: Open | Connect | Disconnect, answer: type[A], timeout_s: float) -> A:
         if self.failure is not None:
             raise self.failure
         future: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         self._waiting[request.request] = future
         self._line.say(request)
         try:
-            said = await future
+            async with asyncio.timeout(timeout_s):
+                said = await future
+        except TimeoutError:
+            raise Unavailable(f"{self.endpoint}: no answer within {timeout_s:g} s") from None
         finally:
             self._waiting.pop(request.request, None)
         if isinstance(said, Failed):
