@@ -312,6 +312,14 @@ def test_the_addresses_of_a_port_decide_who_can_be_reached(host, gids, status, s
     assert status is Status.OK or ("sudo ip address add" in found.fix and "dev eth2" in found.fix)
 
 
+def test_devices_that_the_configuration_names_must_be_here(host: FakeHost) -> None:
+    host.nic()
+    named = Wants(fabrics=RDMA.fabrics, rdma_devices=("mlx5_0", "mlx5_0:1", "mlx5_0:2", "mlx5_9"))
+    port, device = look(host, rdma.named_devices, named)
+    assert port.status is Status.BAD and "port 2 of mlx5_0" in port.message and port.fix == "ports of mlx5_0: 1"
+    assert "mlx5_9" in device.message and device.fix == "one of: mlx5_0"
+
+
 def test_an_infiniband_port_needs_a_subnet_manager_and_no_ip_address(host: FakeHost) -> None:
     host.nic(link="InfiniBand", gids={"fe80:0000:0000:0000:0002:c903:0000:0001": ("", "")})
     assert the(host, rdma.addresses, RDMA).message == "mlx5_0 port 1: GID fe80::2:c903:0:1"
@@ -561,11 +569,14 @@ def test_what_a_configuration_asks_for_is_what_is_looked_for(tmp_path: Path) -> 
     file.write_text(
         '[master]\nlisten = ["tcp://[::1]:7100", "unix:///tmp/x"]\n'
         '[node]\nsegment_size = "3GiB"\ndata_listen = "tcp://0.0.0.0:7101"\nfabrics = ["tcp"]\nshm_dir = "/x"\n'
+        'rdma_listen = "127.0.0.1:7102"\n[rdma]\ndevices = ["mlx5_0:1"]\n'
     )
     wants = asked_for(str(file), {}, ("rdma",), True).wants
     assert wants.segment_bytes == 3 * GIB and wants.gpu and wants.rdma and wants.shm_dir == "/x"
     assert Port("::1", 7100, "master.listen", True) in wants.ports
     assert Port("0.0.0.0", 7101, "node.data_listen", True) in wants.ports
+    assert Port("127.0.0.1", 7102, "node.rdma_listen", True) in wants.ports
+    assert wants.rdma_devices == ("mlx5_0:1",)
     plain = asked_for(None, {}, (), False).wants
     assert plain.segment_bytes == 0 and not plain.rdma
     assert plain.ports == (Port("127.0.0.1", 7000, "master.listen", False),)

@@ -30,7 +30,7 @@ SECTIONS = (
     Section(
         "RDMA",
         (
-            rdma.devices, software.verbs_binding, rdma.access, rdma.ports, rdma.addresses, rdma.mtu, rdma.limits,
+            rdma.devices, rdma.named_devices, software.verbs_binding, rdma.access, rdma.ports, rdma.addresses, rdma.mtu, rdma.limits,
             topology.nic_and_processor,
         ),
     ),

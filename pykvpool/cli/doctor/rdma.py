@@ -80,6 +80,25 @@ def devices(view: HostView, wants: Wants) -> Iterator[Finding]:
         )
 
 
+def named_devices(view: HostView, wants: Wants) -> Iterator[Finding]:
+    """Those that the configuration names must be here."""
+    check = Check("rdma.named")
+    present = view.names(DEVICES)
+    for text in wants.rdma_devices:
+        name, _, number = text.partition(":")
+        if name not in present:
+            yield check.broken(
+                f"rdma.devices names {name}, which is not here", f"one of: {', '.join(present) or 'none is here'}",
+                wanted=wants.rdma,
+            )  # fmt: skip
+        elif number and not view.exists(f"{DEVICES}/{name}/ports/{number}"):
+            ports_here = ", ".join(view.names(f"{DEVICES}/{name}/ports")) or "none"
+            yield check.broken(
+                f"rdma.devices names port {number} of {name}, which is not here", f"ports of {name}: {ports_here}",
+                wanted=wants.rdma,
+            )  # fmt: skip
+
+
 def access(view: HostView, wants: Wants) -> Iterator[Finding]:
     """A device is opened through a file of its own."""
     check = Check("rdma.access")

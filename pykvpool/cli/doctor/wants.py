@@ -37,6 +37,8 @@ class Wants:
     #: Where the node's socket for shm is to be, "" by default.
     shm_dir: str = ""
     ports: tuple[Port, ...] = ()
+    #: RDMA devices by name, ``name`` or ``name:port``; empty: whatever there is.
+    rdma_devices: tuple[str, ...] = ()
 
     @property
     def rdma(self) -> bool:
@@ -52,6 +54,7 @@ def wants_of(config: Config, fabrics: Iterable[str], gpu: bool) -> Wants:
         segment_bytes=config.node.segment_size if config.sources["node.segment_size"] != DEFAULT else 0,
         shm_dir=config.node.shm_dir,
         ports=tuple(_ports(config)),
+        rdma_devices=config.rdma.devices,
     )
 
 
@@ -60,6 +63,7 @@ def _ports(config: Config) -> Iterable[Port]:
         ("master.listen", config.master.listen),
         ("master.http_listen", (config.master.http_listen,)),
         ("node.data_listen", (config.node.data_listen,)),
+        ("node.rdma_listen", (config.node.rdma_listen,)),
         ("node.http_listen", (config.node.http_listen,)),
     ):
         for address in addresses:
