@@ -57,13 +57,17 @@ class CopyQueue:
         if not runs:
             return
         stream, driver = self._streams[direction], self._driver
-        with driver.current(self._ordinal):
-            done = driver.create_event()
-            try:
+        begun = False
+        try:
+            with driver.current(self._ordinal):
+                done = driver.create_event()
+                begun = True
                 failure = self._enqueue(direction, stream, runs, after)
                 driver.record(done, stream)
-            except GpuFailed as error:
+        except GpuFailed as error:
+            if begun:
                 raise self._adrift(error) from error
+            raise
         waiting = asyncio.ensure_future(self._offload.run(self._wait, done))
         try:
             await asyncio.wait([waiting])

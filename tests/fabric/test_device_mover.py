@@ -177,8 +177,7 @@ async def test_p2_no_slot_is_used_again_while_a_transfer_or_a_copy_is_in_it(benc
 async def test_nothing_is_copied_before_the_engine_is_done(bench: Bench) -> None:
     event = bench.gpu.engine_event()
     writing = asyncio.create_task(bench.write(gpu_buffer(bench.gpu.tensor(b"x" * 10), after=event)))
-    while bench.gpu.names().count("reached") < 5:
-        await asyncio.sleep(0.001)
+    await bench.gpu.looked(5)
     assert "copy_to_host" not in bench.gpu.names() and not bench.fabric.calls
     bench.gpu.reach(event)
     assert (await writing)[0].error is None
@@ -196,8 +195,7 @@ async def test_an_engine_that_is_never_done_costs_its_deadline_and_nothing_else(
 async def test_closing_ends_the_wait_for_an_engine(bench: Bench) -> None:
     stuck = gpu_buffer(bench.gpu.tensor(b"x" * 10), after=bench.gpu.engine_event())
     writing = asyncio.create_task(bench.write(stuck))
-    while "reached" not in bench.gpu.names():
-        await asyncio.sleep(0.001)
+    await bench.gpu.looked(1)
     await bench.mover.close()
     assert isinstance((await writing)[0].error, Closed)
     assert isinstance((await bench.write(bench.gpu.tensor(b"y")))[0].error, Closed)
@@ -205,6 +203,7 @@ async def test_closing_ends_the_wait_for_an_engine(bench: Bench) -> None:
 
 async def test_a_failed_read_leaves_the_gpu_alone_and_the_others_arrive(bench: Bench) -> None:
     broken = Outcome(error=Unavailable("broken"), scheme="mem")
+    await bench.write(*(bench.gpu.tensor(b"what slots held before") for _ in range(RING // SLOT)))
     bench.fabric.memory[:30] = pattern(30)
     bench.fabric.before = lambda operation: broken if operation.offset == 10 else None
     targets = [bench.gpu.tensor(bytes(10)) for _ in range(3)]
@@ -249,7 +248,7 @@ async def test_p2_cancelled_it_is_over_only_when_its_copies_are(bench: Bench) ->
     target = bench.gpu.tensor(bytes(100))
     bench.fabric.memory[:100] = pattern(100)
     reading = asyncio.create_task(bench.read(target))
-    await asyncio.to_thread(bench.gpu.waited.wait)
+    await asyncio.to_thread(bench.gpu.waited.wait, 10)
     reading.cancel()
     for _ in range(5):
         await asyncio.sleep(0)

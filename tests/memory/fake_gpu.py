@@ -7,6 +7,7 @@ forgets to wait finds old bytes, and a slot of pinned memory that is reused too 
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import threading
@@ -124,6 +125,12 @@ class FakeGpu:
 
     def reach(self, event: int) -> None:
         self.unreached.discard(event)
+
+    async def looked(self, times: int) -> None:
+        """Wait until somebody has looked so often whether an event was reached."""
+        async with asyncio.timeout(10):
+            while self.names().count("reached") < times:
+                await asyncio.sleep(0.001)
 
     def names(self) -> list[str]:
         return [str(call[0]) for call in self.calls]

@@ -91,7 +91,7 @@ async def test_copies_that_cannot_be_waited_for_are_adrift(bench: Bench, call: s
 async def test_cancelled_it_waits_for_its_copies_first(bench: Bench) -> None:
     bench.gpu.may_finish.clear()
     copying = asyncio.create_task(bench.queue.copy(Direction.TO_HOST, bench.runs((0, 16))))
-    await asyncio.to_thread(bench.gpu.waited.wait)
+    await asyncio.to_thread(bench.gpu.waited.wait, 10)
     copying.cancel()
     await asyncio.sleep(0)
     copying.cancel()  # once more: patience must not run out
@@ -106,7 +106,7 @@ async def test_cancelled_it_waits_for_its_copies_first(bench: Bench) -> None:
 async def test_cancelled_while_its_copies_go_adrift_it_says_so(bench: Bench) -> None:
     bench.gpu.may_finish.clear()
     copying = asyncio.create_task(bench.queue.copy(Direction.TO_HOST, bench.runs((0, 16))))
-    await asyncio.to_thread(bench.gpu.waited.wait)
+    await asyncio.to_thread(bench.gpu.waited.wait, 10)
     bench.gpu.broken["destroy_event"] = 0
     copying.cancel()
     bench.gpu.may_finish.set()

@@ -109,8 +109,7 @@ async def test_memory_is_usable_when_the_engines_event_is_reached(offload) -> No
     piece = gpu_buffer(gpu.tensor(bytes(10)), after=event)
     await memory.device(0)
     waiting = asyncio.create_task(memory.until_usable(0, [piece, piece[1:3]]))
-    while gpu.names().count("reached") < 3:
-        await asyncio.sleep(0)
+    await gpu.looked(3)
     assert not waiting.done()
     gpu.reach(event)
     assert await waiting == (event,)

@@ -102,8 +102,7 @@ async def test_a_client_that_is_closed_gives_the_gpu_back(pool, gpu):
 async def test_closing_ends_a_put_that_waits_for_its_engine(pool, gpu):
     client = await gpu_client(pool, gpu)
     putting = asyncio.create_task(client.put("k", gpu_buffer(gpu.tensor(b"1234"), after=gpu.engine_event())))
-    while "reached" not in gpu.names():
-        await asyncio.sleep(0.001)
+    await gpu.looked(1)
     await client.close()
     with pytest.raises(Closed):
         await putting

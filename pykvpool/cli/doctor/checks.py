@@ -30,8 +30,8 @@ SECTIONS = (
     Section(
         "RDMA",
         (
-            rdma.devices, rdma.named_devices, software.verbs_binding, rdma.access, rdma.ports, rdma.addresses, rdma.mtu, rdma.limits,
-            topology.nic_and_processor,
+            rdma.devices, rdma.named_devices, software.verbs_binding, rdma.access, rdma.ports, rdma.addresses,
+            rdma.mtu, rdma.limits, topology.nic_and_processor,
         ),
     ),
     Section("GPU", (gpu.driver, gpu.memory, gpu.dma_buf, gpu.peer_memory, topology.gpu_and_nic)),
