@@ -122,10 +122,10 @@ class Client(MemoryVerbs):
         addresses = [master] if isinstance(master, str) else list(master)
         if verify not in VERIFY_MODES:
             raise InvalidArgument(f"verify is {verify!r}: {' and '.join(VERIFY_MODES)} are allowed")
-        gpu = gpu or GpuMemory(runtime.offload)
         name = name or f"client-{runtime.new_incarnation():016x}"
         hooks = SessionHooks()
         registered = BufferRegistry()
+        gpu = gpu or GpuMemory(runtime.offload, registered)
         session = await ControlSession.connect(
             addresses,
             name=name,

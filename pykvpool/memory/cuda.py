@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pykvpool.errors import Closed, GpuFailed, InvalidArgument, LimitExceeded, PoolError
+from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer
 from pykvpool.memory.copying import bytes_at
 from pykvpool.memory.cuda_copies import CopyQueue
 from pykvpool.memory.cuda_driver import Allocation, DeviceFacts, Driver, WriteOrdering
@@ -66,7 +67,9 @@ class Staging:
         self._ordinal = ordinal
         with driver.current(ordinal):
             self._pinned = driver.allocate_host(ring_bytes)
-        self.ring = StagingRing(self._pinned, bytes_at(self._pinned, ring_bytes, driver), slot_bytes)
+        #: The whole ring.
+        self.memory = bytes_at(self._pinned, ring_bytes, driver)
+        self.ring = StagingRing(self._pinned, self.memory, slot_bytes)
         try:
             self.copies = CopyQueue(driver, ordinal, offload)
         except GpuFailed:
@@ -131,17 +134,21 @@ class _Registered:
 
 
 class GpuMemory:
-    """All GPU memory of one client. Arguments other than `offload` are for tests."""
+    """All GPU memory of one client. Keyword arguments are for tests."""
 
     def __init__(
         self,
         offload: Offload,
+        buffers: BufferRegistry | None = None,
         *,
         load: Callable[[], Driver] = load_driver,
         ring_bytes: int = RING_BYTES,
         slot_bytes: int = SLOT_BYTES,
     ) -> None:
         self._offload = offload
+        #: Where rings are registered, so that NICs keep them registered; None: nowhere.
+        self._buffers = buffers
+        self._rings: dict[int, RegisteredBuffer] = {}
         self._load = load
         self._ring_bytes = ring_bytes
         self._slot_bytes = slot_bytes
@@ -245,6 +252,8 @@ class GpuMemory:
                 device.staging = await self._offload.run(
                     Staging, self.driver, ordinal, self._offload, self._ring_bytes, self._slot_bytes
                 )
+                if self._buffers is not None:
+                    self._rings[ordinal] = self._buffers.register(device.staging.memory)
             return device.staging
 
     async def _device(self, ordinal: int) -> GpuDevice:
@@ -290,6 +299,10 @@ class GpuMemory:
         """Give GPUs back; transfers must be over. Harmless twice. Raises `GpuFailed`."""
         self._closed = True
         devices, self._devices = self._devices, {}
+        for ring in self._rings.values():
+            if self._buffers is not None:
+                self._buffers.unregister(ring)
+        self._rings.clear()
         for device in devices.values():
             device.close()
         self._registered = _Registered()

@@ -1,9 +1,9 @@
 """Copies between GPU memory and pinned host memory, on streams of our own.
 
 A copy engine of the GPU carries them out, so no multiprocessor is taken from the engine's kernels. There is one stream
-for each direction: the two run at once. `copy` returns, or raises, only when the copies it enqueued are over, also when
-it is cancelled; so whoever holds the memory at both ends may then give it back. If even that cannot be had, the error
-says so (`Adrift`).
+for each direction: the two run at once. Enqueueing and waiting happen in an offload thread. `copy` returns, or raises,
+only when the copies it enqueued are over, also when it is cancelled; so whoever holds the memory at both ends may then
+give it back. If even that cannot be had, the error says so (`Adrift`).
 
 Each transfer's events are waited for on our stream too, which is what orders the copy after the engine's kernels for
 the GPU itself; that the host saw them reached first (`pykvpool.memory.cuda`) only keeps one engine step from holding up
@@ -56,28 +56,14 @@ class CopyQueue:
         """
         if not runs:
             return
-        stream, driver = self._streams[direction], self._driver
-        begun = False
+        carrying = asyncio.ensure_future(self._offload.run(self._carry, direction, runs, after))
         try:
-            with driver.current(self._ordinal):
-                done = driver.create_event()
-                begun = True
-                failure = self._enqueue(direction, stream, runs, after)
-                driver.record(done, stream)
-        except GpuFailed as error:
-            if begun:
-                raise self._adrift(error) from error
-            raise
-        waiting = asyncio.ensure_future(self._offload.run(self._wait, done))
-        try:
-            await asyncio.wait([waiting])
+            await asyncio.wait([carrying])
         except asyncio.CancelledError:
-            await drain(waiting)
-            self._finish(waiting, done)  # before the cancellation: memory that is adrift must not be given back
+            await drain(carrying)
+            carrying.result()  # before the cancellation: memory that is adrift must not be given back
             raise
-        self._finish(waiting, done)
-        if failure is not None:
-            raise failure
+        carrying.result()
 
     def close(self) -> None:
         """Give the streams back. Nothing may be under way."""
@@ -85,6 +71,26 @@ class CopyQueue:
             for stream in self._streams.values():
                 self._driver.destroy_stream(stream)
         self._streams = {}
+
+    def _carry(self, direction: Direction, runs: Sequence[Run], after: Sequence[int]) -> None:
+        """In an offload thread: enqueueing thousands of copies takes milliseconds, and waits where a stream is full."""
+        driver, stream = self._driver, self._streams[direction]
+        begun = False
+        try:
+            with driver.current(self._ordinal):
+                done = driver.create_event()
+                begun = True
+                failure = self._enqueue(direction, stream, runs, after)
+                driver.record(done, stream)
+                driver.wait(done)
+                driver.destroy_event(done)
+        except GpuFailed as error:
+            if begun:
+                message = f"GPU {self._ordinal} is not usable any more: {error.message}"
+                raise Adrift(message, **error.fields) from error
+            raise
+        if failure is not None:
+            raise failure
 
     def _enqueue(
         self, direction: Direction, stream: int, runs: Sequence[Run], after: Sequence[int]
@@ -102,18 +108,3 @@ class CopyQueue:
         except GpuFailed as error:
             return error
         return None
-
-    def _wait(self, event: int) -> None:
-        with self._driver.current(self._ordinal):
-            self._driver.wait(event)
-
-    def _finish(self, waiting: asyncio.Future[None], done: int) -> None:
-        try:
-            waiting.result()
-            with self._driver.current(self._ordinal):
-                self._driver.destroy_event(done)
-        except GpuFailed as error:
-            raise self._adrift(error) from error
-
-    def _adrift(self, error: GpuFailed) -> Adrift:
-        return Adrift(f"GPU {self._ordinal} is not usable any more: {error.message}", **error.fields)

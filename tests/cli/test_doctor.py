@@ -280,6 +280,11 @@ def test_a_kernel_without_rdma_and_one_without_a_device_are_told_apart(host: Fak
     assert found.message == "no RDMA device" and found.status is Status.BAD and "rdma_rxe" in found.fix
 
 
+def test_a_device_in_software_is_told_with_its_interface(host: FakeHost) -> None:
+    host.write("sys/class/infiniband/rxe0/parent", "eth0")
+    assert the(host, rdma.devices).message == "RDMA devices: rxe0 (in software, on eth0)"
+
+
 def test_a_port_that_is_down_is_bad_where_no_other_is_up(host: FakeHost) -> None:
     host.nic(state="1: DOWN")
     found = the(host, rdma.ports, RDMA)
@@ -514,6 +519,15 @@ def test_who_has_the_port_is_named(host: FakeHost) -> None:
     (host.root / "proc/77/fd/3").symlink_to("socket:[4242]")
     found = the(host, ports.ports, ASKED)
     assert "process 77 (nginx: master -g daemon off;)" in found.message and "sport = :7000" in found.fix
+
+
+def test_p12_a_name_that_would_move_the_cursor_is_printed_without_that(host: FakeHost, monkeypatch) -> None:
+    host.write("proc/net/tcp", HEADER + socket_line("00000000", 7000, 4242))
+    host.write("proc/77/cmdline", b"evil\x1b[2J\0")
+    (host.root / "proc/77/fd").mkdir()
+    (host.root / "proc/77/fd/3").symlink_to("socket:[4242]")
+    monkeypatch.setattr(command, "HostView", lambda: host.view)
+    assert "process 77 (evil?[2J)" in CliRunner().invoke(cli, ["doctor"]).output
 
 
 def test_a_pool_that_runs_already_is_no_reason_to_worry(host: FakeHost) -> None:

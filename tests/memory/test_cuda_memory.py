@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from pykvpool.errors import Closed, GpuFailed, InvalidArgument, NotSupported
+from pykvpool.memory.buffers import BufferRegistry
+from pykvpool.memory.copying import pinned
 from pykvpool.memory.cuda import GpuMemory
 from pykvpool.memory.cuda_driver import WriteOrdering
 from pykvpool.memory.device import DevicePiece, gpu_buffer
@@ -171,6 +173,19 @@ async def test_everything_is_given_back_at_the_end(offload) -> None:
     assert not gpu.host and list(gpu.streams) == [0] and set(gpu.retained.values()) == {0}
     with pytest.raises(Closed):
         await memory.device(0)
+
+
+async def test_a_ring_is_registered_as_the_users_own_buffers_are_and_taken_back_at_the_end(offload) -> None:
+    gpu, buffers = FakeGpu(), BufferRegistry()
+    memory = GpuMemory(offload, buffers, load=lambda: gpu, ring_bytes=1024, slot_bytes=64)
+    staging = await memory.staging(0)
+    slots = await staging.ring.acquire(2)
+    [piece] = slots.lay_out([DevicePiece(1, 40)]).pieces
+    with pinned(piece) as address:
+        assert buffers.holder(address, 40) is not None
+    staging.ring.release(slots)
+    memory.close()
+    assert len(buffers) == 0
 
 
 async def test_pinned_memory_with_copies_adrift_is_kept(offload) -> None:

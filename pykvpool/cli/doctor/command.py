@@ -107,12 +107,17 @@ def show(examined: Sequence[Examined]) -> None:
         for finding in section.findings:
             line = Text("  ")
             line.append(f"{finding.status:<5}", style=STYLES[finding.status])
-            line.append(finding.message)
+            line.append(_printable(finding.message))
             console.print(line, soft_wrap=True)
             if finding.fix:
                 word = "tip" if finding.status is Status.OK else "fix"
-                console.print(Text(f"         {word}: {finding.fix}", style="dim"), soft_wrap=True)
+                console.print(Text(f"         {word}: {_printable(finding.fix)}", style="dim"), soft_wrap=True)
     console.print(Text(_verdict([finding for section in examined for finding in section.findings])), soft_wrap=True)
+
+
+def _printable(text: str) -> str:
+    """Without what would move a terminal's cursor: names of devices and of other people's processes are in there."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _verdict(findings: Sequence[Finding]) -> str:

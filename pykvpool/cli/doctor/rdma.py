@@ -270,7 +270,10 @@ def _model(view: HostView, device: str) -> str:
     kind = view.read(f"{DEVICES}/{device}/hca_type")
     driver = view.real(f"{DEVICES}/{device}/device/driver")
     firmware = view.read(f"{DEVICES}/{device}/fw_ver")
-    name = kind or (driver or "").rpartition("/")[2] or "software or unknown"
+    parent = view.read(f"{DEVICES}/{device}/parent")
+    if parent:
+        return f"in software, on {parent}"
+    name = kind or (driver or "").rpartition("/")[2] or "of an unknown kind"
     return f"{name}, firmware {firmware}" if firmware and firmware != "0.0.0" else name
 
 

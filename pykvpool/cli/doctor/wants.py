@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from pykvpool.config import Config
 
@@ -52,7 +53,7 @@ def wants_of(config: Config, fabrics: Iterable[str], gpu: bool) -> Wants:
         fabrics=frozenset(asked - {"inproc"}),
         gpu=gpu,
         segment_bytes=config.node.segment_size if config.sources["node.segment_size"] != DEFAULT else 0,
-        shm_dir=config.node.shm_dir,
+        shm_dir=str(Path(config.node.shm_dir).absolute()) if config.node.shm_dir else "",
         ports=tuple(_ports(config)),
         rdma_devices=config.rdma.devices,
     )

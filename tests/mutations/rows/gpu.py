@@ -22,8 +22,8 @@ MUTATIONS = (
         name="a-copy-is-over-when-it-is-enqueued",
         rule="P1: staged bytes are there before they are used",
         file=COPIES,
-        old="        waiting = asyncio.ensure_future(self._offload.run(self._wait, done))\n",
-        new="        waiting = asyncio.ensure_future(self._offload.run(lambda event: None, done))\n",
+        old="                driver.wait(done)\n",
+        new="                pass\n",
         checks=_COPIES,
     ),
     Mutation(
@@ -38,8 +38,8 @@ MUTATIONS = (
         name="a-cancelled-copy-is-left-behind",
         rule="P2: a transfer ends when it is drained",
         file=COPIES,
-        old="            await drain(waiting)\n",
-        new="            waiting.cancel()\n",
+        old="            await drain(carrying)\n",
+        new="            return\n",
         checks=_COPIES,
     ),
     Mutation(
