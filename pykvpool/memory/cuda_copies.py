@@ -61,7 +61,9 @@ class CopyQueue:
             await asyncio.wait([carrying])
         except asyncio.CancelledError:
             await drain(carrying)
-            carrying.result()  # before the cancellation: memory that is adrift must not be given back
+            error = carrying.exception()
+            if error is not None and (isinstance(error, Adrift) or not isinstance(error, GpuFailed)):
+                raise error from None  # before the cancellation: this memory must not be given back
             raise
         carrying.result()
 
