@@ -7,6 +7,7 @@ known only once it listens (port 0), so everything here is a context manager tha
 from __future__ import annotations
 
 import dataclasses
+import logging
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,16 +15,24 @@ from dataclasses import dataclass
 
 from pykvpool.cli import format as say
 from pykvpool.cli.fabric_settings import rdma_advertise, rdma_listen, rdma_settings
-from pykvpool.cli.shm_files import shm_path, sweep
 from pykvpool.cli.taken_names import check_name_is_free
 from pykvpool.config import Config, MasterConfig, NodeConfig, PoolConfig, RdmaConfig
 from pykvpool.core.config import CoreConfig
 from pykvpool.core.master import MasterCore
+from pykvpool.errors import ConfigError
 from pykvpool.fabric.registry import ServerSettings, build_servers
+from pykvpool.host.access import PoolAccess
+from pykvpool.host.agent.server import AgentServer
 from pykvpool.master import MasterServer
 from pykvpool.master.decider import Decider
 from pykvpool.node import Node, NodeSettings
+from pykvpool.node.socket_files import engine_path, shm_path, sweep
 from pykvpool.runtime import real_runtime
+
+log = logging.getLogger("pykvpool.node")
+
+#: Value of `engine_socket` that wants none.
+NO_ENGINES = "off"
 
 
 def core_config(config: MasterConfig) -> CoreConfig:
@@ -49,10 +58,15 @@ class Serving:
 @dataclass(frozen=True, slots=True)
 class ServingNode(Serving):
     node: Node
+    #: Where engines of this host attach, "" where they cannot.
+    engines: str
 
     @property
     def everywhere(self) -> str:
-        return say.endpoints(self.addresses) + (f"; {self.http}" if self.http else "")
+        rest = [self.http] if self.http else []
+        if self.engines:
+            rest.append(f"engines attach at {self.engines}")
+        return "; ".join([say.endpoints(self.addresses), *rest])
 
 
 @asynccontextmanager
@@ -95,7 +109,57 @@ async def running_node(config: Config) -> AsyncIterator[ServingNode]:
             from pykvpool.cli.faces import node_face
 
             http = await stack.enter_async_context(node_face(running, node.http_listen))
-        yield ServingNode(running.mount.endpoints if running.mount is not None else (), http, running)
+        engines = ""
+        if node.engine_socket != NO_ENGINES:
+            engines = await stack.enter_async_context(_engines_of(running, config, settings))
+        yield ServingNode(running.mount.endpoints if running.mount is not None else (), http, running, engines)
+
+
+@asynccontextmanager
+async def running_pool(config: Config) -> AsyncIterator[tuple[Serving, ServingNode]]:
+    """A master and one node of it, both in this process; raises as they do. Engines that attach reach the node's memory
+    without leaving the process."""
+    async with running_master(config) as master:
+        inside = dataclasses.replace(
+            config,
+            pool=dataclasses.replace(config.pool, master=master.addresses),
+            node=dataclasses.replace(config.node, fabrics=("inproc", *config.node.fabrics)),
+        )
+        async with running_node(inside) as node:
+            yield master, node
+
+
+@asynccontextmanager
+async def _engines_of(running: Node, config: Config, settings: NodeSettings) -> AsyncIterator[str]:
+    """Take engines of this host in; yields the socket's path. Where nobody named one and there can be none, the node
+    does without."""
+    node = config.node
+    access = PoolAccess(
+        settings.master,
+        f"{settings.name}-engines",
+        cluster=running.session.cluster if running.session is not None else settings.cluster,
+        token=settings.token,
+        fabrics=tuple(dict.fromkeys((*config.client.fabrics, *node.fabrics))),
+        rdma=rdma_settings(config.rdma),
+    )
+    runtime = real_runtime()
+    server: AgentServer | None = None
+    try:
+        try:
+            path = node.engine_socket or engine_path(settings.name, node.shm_dir)
+            server = AgentServer(path, settings.name, access, runtime)
+            sweep(path)
+            await server.start()
+        except ConfigError as error:
+            if node.engine_socket:
+                raise
+            log.warning("engines of this host cannot attach: %s", error)
+            server = None
+        yield server.path if server is not None else ""
+    finally:
+        if server is not None:
+            await server.close()
+        runtime.offload.close()
 
 
 @asynccontextmanager

@@ -140,6 +140,12 @@ class NodeConfig:
         "Directory of its UNIX socket for shared memory. Empty: `$XDG_RUNTIME_DIR/pykvpool`, or where that is not set "
         "`pykvpool-UID` in the directory for temporary files.",
     )
+    engine_socket: str = key(
+        "",
+        Text("a path"),
+        "UNIX socket at which engines of this host find it, to have it move their blocks. Empty: in `shm_dir`; `off`: "
+        "nowhere.",
+    )
     fabrics: tuple[str, ...] = key(DEFAULT_NODE_FABRICS, _node_fabrics, "How others reach its memory.", flag="--fabric")
     rdma_listen: str = key(
         "",

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from pykvpool.client import Client
 from pykvpool.errors import Closed, PoolError, SessionExpired, Unavailable
+from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import DEFAULT_FABRICS
 from pykvpool.runtime import Runtime
 from pykvpool.transport.backoff import Backoff
@@ -45,6 +46,8 @@ class PoolAccess:
     role: str = "client"
     #: Ways that blocks may move, as for `Client.connect`.
     fabrics: tuple[str, ...] = DEFAULT_FABRICS
+    #: Which RDMA devices, and how, where `fabrics` names rdma.
+    rdma: RdmaSettings = DEFAULT_SETTINGS
     #: Copies of each block.
     replicas: int = 1
     connect_timeout_s: float = 5.0
@@ -68,12 +71,27 @@ class PoolLine:
         #: Work under way, and of it what was given up because the connection is gone. Dicts: in order of creation.
         self._under_way: dict[asyncio.Task[object], None] = {}
         self._given_up: dict[asyncio.Task[object], None] = {}
+        #: Who wants to know when the connection comes or goes, and what was said last.
+        self._followers: dict[int, Callable[[bool], None]] = {}
+        self._last_follower = 0
+        self._said = False
 
     @property
     def connected(self) -> bool:
         """There is a pool to work with. Any thread may ask."""
         client = self._client
         return client is not None and client.connected
+
+    def follow(self, tell: Callable[[bool], None]) -> Callable[[], None]:
+        """`tell` is called on the loop whenever the connection comes or goes. Returns what ends that."""
+        self._last_follower += 1
+        number = self._last_follower
+        self._followers[number] = tell
+
+        def unfollow() -> None:
+            self._followers.pop(number, None)
+
+        return unfollow
 
     def start(self) -> None:
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"pykvpool line {self._access.name}")
@@ -118,13 +136,15 @@ class PoolLine:
                 self._client = await Client.connect(
                     access.masters, name=access.name, role=access.role, token=access.token, cluster=access.cluster,
                     replicas=access.replicas, min_replicas=1, timeout_s=CALL_TIMEOUT_S,
-                    connect_timeout_s=access.connect_timeout_s, fabrics=access.fabrics, runtime=self._runtime,
+                    connect_timeout_s=access.connect_timeout_s, fabrics=access.fabrics, rdma=access.rdma,
+                    runtime=self._runtime,
                 )  # fmt: skip
             except PoolError as error:
                 self._note(error)
                 await asyncio.sleep(backoff.next_s())
                 continue
             log.info("%s is connected to the pool at %s", access.name, access.where)
+            self._tell()
             await self._watch(self._client)
             return
 
@@ -135,6 +155,7 @@ class PoolLine:
         gone_since: float | None = None
         while True:
             await asyncio.sleep(LOOK_S)
+            self._tell()
             if client.connected:
                 gone_since = None
                 backoff.reset()
@@ -153,6 +174,13 @@ class PoolLine:
                 await asyncio.sleep(backoff.next_s())
             if loop.time() - gone_since > PATIENCE_S:
                 self._give_up()
+
+    def _tell(self) -> None:
+        connected = self.connected
+        if connected != self._said:
+            self._said = connected
+            for tell in list(self._followers.values()):
+                tell(connected)
 
     def _give_up(self) -> None:
         for task in self._under_way:

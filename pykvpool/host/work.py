@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 from pykvpool.errors import Closed, DeadlineExceeded, InternalError, PoolError
 from pykvpool.host import jobs, lookups
@@ -34,16 +34,18 @@ Emit = Callable[[PortEvent], None]
 class PortWork:
     """Jobs and lookups of one port. All methods are for the loop's thread."""
 
-    def __init__(self, line: PoolLine, emit: Emit, lookup_line: PoolLine | None = None) -> None:
+    def __init__(self, line: PoolLine, mover: jobs.Mover, emit: Emit, lookup_line: PoolLine | None = None) -> None:
         """`lookup_line`: for lookups, where they have a session of their own."""
         self._line = line
+        self._mover = mover
         self._lookup_line = lookup_line or line
         self._emit = emit
         self._saving = asyncio.Semaphore(SAVES_AT_A_TIME)
-        #: Everything under way. Dicts of tasks iterate in order of creation.
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        #: Of these the saves, each with what the reason is where it is cancelled.
-        self._saves: dict[asyncio.Task[None], str] = {}
+        #: Everything under way, by job id (0: a lookup). Dicts of tasks iterate in order of creation.
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        #: Of these the saves, and of the saves those that were fenced.
+        self._saves: dict[asyncio.Task[None], SaveJob] = {}
+        self._fenced: dict[asyncio.Task[None], None] = {}
         #: Of each lookup that was neither released nor failed: what it holds, and while it asks, its task.
         self._holds: dict[int, lookups.Holds] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
@@ -56,30 +58,49 @@ class PortWork:
 
         async def run() -> None:
             async with asyncio.timeout(timeout_s), self._saving:
-                await self._line.run(lambda client: jobs.save(client, job, tally, timeout_s))
+                await self._line.run(lambda client: self._mover.save(client, job, tally, timeout_s))
 
         def over(task: asyncio.Task[None]) -> None:
-            reason = self._saves.pop(task)
+            del self._saves[task]
+            reason = FENCED if task in self._fenced else CLOSED
+            self._fenced.pop(task, None)
             error = outcome(task, f"save {job.job_id}")
             self._emit(tally.done(reason if error is None else error.kind, self._now() - began))
 
-        self._saves[self._begin(run(), over)] = CLOSED
+        self._saves[self._begin(run(), over, job.job_id)] = job
 
-    def fence(self) -> list[asyncio.Task[None]]:
-        """Cancel every save; they report as they end."""
-        saves = list(self._saves)
-        for task in saves:
-            self._saves[task] = FENCED
+    def drop(self, job_id: int) -> None:
+        """End one job early. Harmless for one that has ended."""
+        for task in [task for task, known in self._tasks.items() if known == job_id]:
             task.cancel()
-        return saves
 
-    async def reset(self, scopes: tuple[Scope, ...], timeout_s: float) -> None:
-        """Fence, then remove all objects of `scopes`, whoever reads them. Raises what kept it from being sure."""
-        saves = self.fence()
+    def fence(self, scopes: Iterable[Scope] | None = None) -> list[asyncio.Task[None]]:
+        """Cancel every save, or those that concern `scopes`; they report as they end."""
+        only = None if scopes is None else set(scopes)
+        fenced = [
+            task
+            for task, job in self._saves.items()
+            if only is None or any(group.scope in only for group in job.groups)
+        ]
+        for task in fenced:
+            self._fenced[task] = None
+            task.cancel()
+        return fenced
+
+    async def fence_and_wait(self, scopes: Iterable[Scope] | None = None) -> None:
+        """Returns when nothing of these saves can be stored any more."""
+        fenced = self.fence(scopes)
+        if fenced:
+            await asyncio.wait(fenced)
+
+    async def reset(
+        self, scopes: tuple[Scope, ...], timeout_s: float, others: tuple[Awaitable[object], ...] = ()
+    ) -> None:
+        """Fence, wait for `others` (the same at other ports), then remove all objects of `scopes`, whoever reads them.
+        Raises what kept it from being sure."""
         try:
             async with asyncio.timeout(timeout_s):
-                if saves:
-                    await asyncio.wait(saves)
+                await asyncio.gather(self.fence_and_wait(), *others)
                 if scopes:
                     # In the session of the saves: what it said of them is carried out before.
                     await self._line.run(lambda client: client.remove_scopes(scopes, force=True, timeout_s=timeout_s))
@@ -96,7 +117,7 @@ class PortWork:
         async def run() -> None:
             nonlocal moved_bytes
             async with asyncio.timeout(timeout_s):
-                moved_bytes = await self._line.run(lambda client: jobs.load(client, job, timeout_s))
+                moved_bytes = await self._line.run(lambda client: self._mover.load(client, job, timeout_s))
 
         def over(task: asyncio.Task[None]) -> None:
             error, seconds = outcome(task, f"load {job.job_id}"), self._now() - began
@@ -107,7 +128,7 @@ class PortWork:
             else:
                 self._emit(LoadDone(job.job_id, False, 0, error.message, error.kind, seconds))
 
-        self._begin(run(), over)
+        self._begin(run(), over, job.job_id)
 
     # -- lookups ---------------------------------------------------------------------------------------------------
 
@@ -168,11 +189,11 @@ class PortWork:
             self.release(lookup_id)
 
     def _begin(
-        self, work: Coroutine[object, object, None], over: Callable[[asyncio.Task[None]], None]
+        self, work: Coroutine[object, object, None], over: Callable[[asyncio.Task[None]], None], job_id: int = 0
     ) -> asyncio.Task[None]:
         """`over` is called at the end, also of work that was cancelled before it began."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
+        self._tasks[task] = job_id
 
         def ended(task: asyncio.Task[None]) -> None:
             del self._tasks[task]

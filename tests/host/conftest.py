@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pykvpool.host.agent.port import AgentPort
 from pykvpool.host.embedded import EmbeddedPort
 from tests.host.stage import Engine, Pool
 
@@ -27,13 +28,16 @@ def pool(make_pool):
     return make_pool().start()
 
 
-@pytest.fixture
-def embed(request):
-    """`embed(pool, name)`: an engine with an embedded port, closed before the pool ends."""
-    ports: list[EmbeddedPort] = []
+@pytest.fixture(params=["embedded", "node"])
+def attach(request, make_pool):
+    """`attach(pool, name)`: an engine whose port is a thread of its own, or its host's node; both do the same."""
+    ports = []
 
-    def make(pool: Pool, name: str = "engine", **options) -> Engine:
-        ports.append(EmbeddedPort(pool.access(name, **options)))
+    def make(pool: Pool, name: str = "engine") -> Engine:
+        if request.param == "embedded":
+            ports.append(EmbeddedPort(pool.access(name)))
+        else:
+            ports.append(AgentPort(name, socket=pool.agent().path))
         return Engine(ports[-1])
 
     yield make

@@ -15,6 +15,7 @@ from pykvpool.core.config import CoreConfig
 from pykvpool.core.master import MasterCore
 from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.host.access import PoolAccess
+from pykvpool.host.agent.server import AgentServer
 from pykvpool.host.port import BlockGroup, LoadJob, Lookup, Question, Run, SaveJob
 from pykvpool.master import MasterServer
 from pykvpool.model.keys import Scope
@@ -54,6 +55,7 @@ class Pool:
         self.node: Node | None = None
         self.core: MasterCore | None = None
         self._lives = 0
+        self._agent: AgentServer | None = None
 
     def start(self, config: CoreConfig | None = None, nodes: int = 1) -> Pool:
         async def begin() -> None:
@@ -71,6 +73,19 @@ class Pool:
 
         self._thread.run(begin())
         return self
+
+    def agent(self, path: str = "n0.engines", **options) -> AgentServer:
+        """The node's end for engines, started once."""
+        if self._agent is None:
+            access = self.access("n0-engines", **options)
+            self._agent = AgentServer(str(self._directory / path), "n0", access, self.runtime)
+            self._thread.run(self._agent.start())
+        return self._agent
+
+    def end_agent(self) -> None:
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            self._thread.run(agent.close())
 
     def kill_master(self) -> None:
         """As a process that dies: connections break, nothing is said."""
@@ -96,6 +111,8 @@ class Pool:
         return self.on_loop(lambda: {lease.id: lease.expires_at for lease in leases.by_id.values()})
 
     def stop(self) -> None:
+        self.end_agent()
+
         async def end() -> None:
             if self.node is not None:
                 await self.node.stop()
@@ -143,7 +160,7 @@ class Memory:
         return b"".join(ctypes.string_at(run.base + number * run.stride, run.length) for run in self.runs)
 
     def group(self, keys, block_ids, scope: Scope = SCOPE) -> BlockGroup:
-        parents = (None, *keys[:-1])
+        parents = (None, *keys[:-1]) if keys else ()
         return BlockGroup(scope, tuple(keys), tuple(block_ids), self.runs, parents)
 
 

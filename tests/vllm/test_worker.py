@@ -120,9 +120,18 @@ def test_a_rank_without_a_block_to_save_reports_at_once():
     for at in range(4):
         side, port = worker(MLAAttentionSpec(), Rank(tensor=at), tensor_parallel_size=4)
         side.start_saves(StepOrders(saves=(save(1, 5),)))
-        reported += [side.take_report()] if not port.saves else []
-    assert len(reported) == 3
-    assert all(each.saves == {1: SaveReport(1)} for each in reported)
+        reported += [side.take_report().saves] if not port.saves else [{1: SaveReport(1 << at)}]
+    assert reported == [{1: SaveReport(1 << at)} for at in range(4)]
+
+
+def test_a_rank_that_is_asked_for_a_save_it_knows_nothing_of_reports_it_again():
+    side, port = worker(rank=Rank(pipeline=1), pipeline_parallel_size=2)
+    side.start_saves(StepOrders(saves=(save(3, 5),)))
+    side.start_saves(StepOrders(overdue=(2, 3)))
+    assert side.take_report().saves == {2: SaveReport(0b10, complete=False)}
+    port.end(SaveDone(3, stored=1))
+    side.poll()
+    assert side.take_report().saves == {3: SaveReport(0b10, stored=1)}
 
 
 def test_an_empty_load_is_received_at_once():

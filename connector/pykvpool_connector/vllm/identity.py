@@ -106,6 +106,10 @@ class Identity:
         """Keys of the blocks of a group that `hashes`, a request's from its beginning, cover wholly, in order."""
         return tuple(self._base.keys(hashes, group))
 
+    def number(self, rank: Rank) -> int:
+        """The rank's place in the world, from 0 to `world` - 1: vLLM counts tensor-parallel ranks first."""
+        return rank.pipeline * self._base.tensor_size + rank.tensor
+
     def stripe(self, rank: Rank) -> Stripe:
         """Which of the blocks this rank stores of those that it holds in common with others."""
         alike = self._base.tensor_size // self.layout.parallel.kv_shards

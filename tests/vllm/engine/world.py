@@ -48,11 +48,11 @@ class Chances:
     #: A hold lapses, in each step.
     lapse: float = 0.02
     #: A stored block is forgotten, in each step.
-    forget: float = 0.01
+    forget: float = 0.001
     #: A job under way on a rank ends now.
     progress: float = 0.4
     #: A save is dropped, a load fails though everything is there, a save's report gets lost.
-    drop: float = 0.1
+    drop: float = 0.03
     load_failure: float = 0.1
     lose_report: float = 0.03
     #: A request is aborted, in each step.
@@ -73,6 +73,8 @@ class FakePort:
     def __init__(self, world: World) -> None:
         self._world = world
         self._asked: dict[int, Lookup] = {}
+        #: Those of them that will never be answered.
+        self._mute: set[int] = set()
         #: Lookups that hold something, and those whose hold has lapsed without being released.
         self.held: set[int] = set()
         self.lapsed: set[int] = set()
@@ -89,13 +91,17 @@ class FakePort:
         self.asked += 1
         assert lookup.lookup_id not in self._asked
         self._asked[lookup.lookup_id] = lookup
+        if self._world.rng.random() < self._world.chances.no_answer:
+            self._mute.add(lookup.lookup_id)
 
     def release(self, lookup_id: int) -> None:
-        known = lookup_id in self._asked or lookup_id in self.held or lookup_id in self.lapsed
+        unread = self._unread(lookup_id)
+        known = unread or lookup_id in self._asked or lookup_id in self.held or lookup_id in self.lapsed
         assert known, f"the lookup {lookup_id} is released twice, or was never asked"
         self._asked.pop(lookup_id, None)
         self.held.discard(lookup_id)
         self.lapsed.discard(lookup_id)
+        self._events = [event for event in self._events if getattr(event, "lookup_id", None) != lookup_id]
 
     def poll(self) -> list[Any]:
         events, self._events = self._events, []
@@ -120,9 +126,7 @@ class FakePort:
     def tick(self) -> None:
         rng, chances = self._world.rng, self._world.chances
         for lookup_id, lookup in list(self._asked.items()):
-            if rng.random() >= chances.answer:
-                continue
-            if rng.random() < chances.no_answer:
+            if lookup_id in self._mute or rng.random() >= chances.answer:
                 continue
             del self._asked[lookup_id]
             if rng.random() < chances.lookup_error:
@@ -359,7 +363,9 @@ class World:
         self._numbers += 1
         sampling = SamplingParams(max_tokens=output, ignore_eos=True, temperature=0, **params)
         sampling.update_from_generation_config({}, 2)
-        name = rng.choice([name for name in ("a", "b", "c", str(self._numbers)) if name not in self.known])
+        # vLLM knows a step's outputs by name, so a name comes back only when no step of its first bearer is left.
+        taken = {row[0].request.request_id for batch in self._batches for row in batch.rows} | self.known.keys()
+        name = rng.choice([name for name in ("a", "b", "c", str(self._numbers)) if name not in taken])
         request = Request(
             request_id=name,
             prompt_token_ids=list(tokens),
@@ -441,7 +447,7 @@ class World:
     def new_weights(self) -> None:
         """What a trainer does after an update: everything computed before is void."""
         self.drain()
-        if self.side.loading or self.side.pinned:
+        if self.side.loading or self.side.pinned or self.scheduler.kv_holding_waiting:
             self.scheduler.reset_connector_cache()  # not while blocks are in use; it must do no harm
         elif self.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True):
             self.weights += 1

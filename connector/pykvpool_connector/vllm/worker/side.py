@@ -57,6 +57,8 @@ class WorkerSide:
         self._settings = settings
         self._port = port
         self._jobs = RankJobs(identity, rank, tensors)
+        #: This rank in a report's set of ranks.
+        self._rank_bit = 1 << identity.number(rank)
         #: Name of the request that waits for a load, by job. Every rank has the same jobs.
         self._loading: dict[int, str] = {}
         #: Save jobs under way, with how many blocks each has.
@@ -87,6 +89,9 @@ class WorkerSide:
         if orders.fence > self._fenced:
             self._fenced = orders.fence
             self._attempt(orders, self._port.fence)
+        for job_id in orders.overdue:
+            if job_id not in self._saving:
+                self._report.add(RankReport({job_id: SaveReport(self._rank_bit, complete=False)}))
         for order in orders.saves:
             blocks = sum(len(group.keys) for group in order.groups)
             self._saving[order.job_id] = blocks
@@ -181,15 +186,8 @@ class WorkerSide:
         if self._saving.pop(done.job_id, None) is None:
             log.error("the port ended the save %d, which is not under way: ignored", done.job_id)
             return
-        self._report.add(
-            RankReport(
-                {
-                    done.job_id: SaveReport(
-                        1, done.stored, done.existed, done.dropped, done.bytes_stored, complete=done.dropped == 0
-                    )
-                }
-            )
-        )
+        counts = (done.stored, done.existed, done.dropped, done.bytes_stored)
+        self._report.add(RankReport({done.job_id: SaveReport(self._rank_bit, *counts, complete=done.dropped == 0)}))
         if done.dropped:
             self._complain("%d blocks were not saved: %s", done.dropped, ", ".join(done.reasons) or "unknown")
         self._tally.count("saves")
