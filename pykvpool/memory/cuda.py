@@ -218,17 +218,25 @@ class GpuMemory:
             return found.allocation
         if not piece.nbytes:
             raise InvalidArgument("an empty piece of GPU memory is nowhere")
-        allocation = self.driver.locate(piece.address)
+        allocation = self._allocation_at(piece.address)
+        # Memory that was mapped together from parts (PyTorch's expandable segments) is several allocations in a row.
+        while allocation.end < piece.end:
+            following = self.driver.locate(allocation.end)
+            if following is None or following.ordinal != allocation.ordinal or following.managed:
+                raise InvalidArgument(
+                    f"the {piece.nbytes} bytes at {piece.address:#x} go beyond their allocation, which ends at "
+                    f"{allocation.end:#x}"
+                )
+            allocation = allocation.joined(following)
+        return allocation
+
+    def _allocation_at(self, address: int) -> Allocation:
+        allocation = self.driver.locate(address)
         if allocation is None:
-            raise InvalidArgument(f"the address {piece.address:#x} is not in the memory of a GPU")
+            raise InvalidArgument(f"the address {address:#x} is not in the memory of a GPU")
         if allocation.managed:
             raise InvalidArgument(
-                f"the address {piece.address:#x} is managed memory, which moves between host and GPU: use cudaMalloc's"
-            )
-        if piece.end > allocation.address + allocation.size_bytes:
-            raise InvalidArgument(
-                f"the {piece.nbytes} bytes at {piece.address:#x} go beyond their allocation, which ends at "
-                f"{allocation.address + allocation.size_bytes:#x}"
+                f"the address {address:#x} is managed memory, which moves between host and GPU: use cudaMalloc's"
             )
         return allocation
 

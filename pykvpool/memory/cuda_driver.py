@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import enum
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+from pykvpool.errors import invariant
 
 
 class WriteOrdering(enum.IntEnum):
@@ -51,6 +53,16 @@ class Allocation:
     managed: bool
     #: It was allocated so that a NIC may reach it.
     direct: bool
+
+    @property
+    def end(self) -> int:
+        """The first address behind it."""
+        return self.address + self.size_bytes
+
+    def joined(self, following: Allocation) -> Allocation:
+        """Both as one, where `following` begins at or before this one's end and reaches beyond it."""
+        invariant(following.address <= self.end < following.end, "allocations in a row have no gap")
+        return replace(self, size_bytes=following.end - self.address, direct=self.direct and following.direct)
 
 
 class Driver(Protocol):

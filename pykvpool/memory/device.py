@@ -145,7 +145,7 @@ def _array_piece(value: object, interface: Mapping[str, object], writable: bool)
         strides = cast("tuple[int, ...] | None", interface.get("strides"))
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(f"the __cuda_array_interface__ of this {type(value).__name__} is malformed") from error
-    if strides is not None and tuple(strides) != _contiguous_strides(shape, item_bytes):
+    if strides is not None and not _is_contiguous(shape, tuple(strides), item_bytes):
         raise InvalidArgument(f"this {type(value).__name__} is not C-contiguous: copy it to a contiguous one first")
     if writable and readonly:
         raise InvalidArgument(f"this {type(value).__name__} is read-only: bytes cannot be read into it")
@@ -159,13 +159,16 @@ def _array_piece(value: object, interface: Mapping[str, object], writable: bool)
     )
 
 
-def _contiguous_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
-    strides: list[int] = []
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool:
+    """In C's order. The stride of a dimension of length 1 is never used, so it may be anything."""
+    if len(shape) != len(strides):
+        return False
     step = item_bytes
-    for length in reversed(shape):
-        strides.append(step)
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if length > 1 and stride != step and 0 not in shape:
+            return False
         step *= length
-    return tuple(reversed(strides))
+    return True
 
 
 def _handle(value: object, names: tuple[str, ...], what: str) -> int:

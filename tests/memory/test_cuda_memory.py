@@ -90,6 +90,18 @@ async def test_what_is_no_gpu_memory_is_refused(offload) -> None:
             memory.register(refused)
 
 
+async def test_memory_that_was_mapped_together_from_parts_is_one(offload) -> None:
+    gpu = FakeGpu(facts(0), facts(1))
+    memory = memory_of(gpu, offload)
+    first = gpu.allocate(4096).allocation
+    gpu.allocate(4096, address=first.end, direct=False)
+    gpu.allocate(4096, ordinal=1, address=first.end + 4096)
+    found = memory.locate(DevicePiece(first.address + 10, 8_000))
+    assert (found.address, found.end, found.direct) == (first.address, first.end + 4096, False)
+    with pytest.raises(InvalidArgument, match="beyond their allocation"):
+        memory.locate(DevicePiece(first.address, 8_193))  # the next one is on another GPU
+
+
 async def test_whoever_registered_a_range_with_a_nic_hears_that_it_goes(offload) -> None:
     gpu = FakeGpu()
     memory = memory_of(gpu, offload)

@@ -46,12 +46,17 @@ def test_an_array_interface_is_read_with_its_stream() -> None:
     assert (piece.address, piece.nbytes, piece.stream, piece.after) == (0x7000, 24, 9, None)
     [piece] = as_pieces(Array(stream=None, strides=(12, 4)))
     assert piece.stream == 0
+    for shape, strides in [((1, 3), (999, 4)), ((2, 1), (4, 999)), ((), ()), ((0, 3), (1, 1))]:
+        [piece] = as_pieces(Array(shape=shape, strides=strides))
+        assert piece.nbytes % 4 == 0
 
 
 @pytest.mark.parametrize(
     ("interface", "reason"),
     [
         ({"strides": (4, 8)}, "not C-contiguous"),
+        ({"strides": (4,)}, "not C-contiguous"),
+        ({"strides": (24, 4)}, "not C-contiguous"),
         ({"data": (1, True)}, "read-only"),
         ({"data": "left out"}, "malformed"),
         ({"typestr": "f"}, "malformed"),
