@@ -178,7 +178,7 @@ async def test_a_large_range_is_registered_in_chunks(make, refused: str) -> None
 
 
 async def test_where_the_card_takes_no_dma_buf_the_older_way_is_tried(make, caplog) -> None:
-    caplog.set_level(logging.INFO, "pykvpool.fabric.gpu")
+    caplog.set_level(logging.DEBUG, "pykvpool.fabric.gpu")
     bench = make(Domain("dma-buf"), peer_memory=True)
     assert bench.obstacle(bench.registered(100)) is None
     assert [region.way for region in bench.domain.regions] == ["peer memory"]
@@ -187,7 +187,7 @@ async def test_where_the_card_takes_no_dma_buf_the_older_way_is_tried(make, capl
 
 
 async def test_where_nothing_works_the_obstacle_names_each_try_and_the_log_says_it_once(make, caplog) -> None:
-    caplog.set_level(logging.INFO, "pykvpool.fabric.gpu")
+    caplog.set_level(logging.DEBUG, "pykvpool.fabric.gpu")
     bench = make(Domain("dma-buf"))
     piece = bench.registered(100)
     obstacle = bench.obstacle(piece)

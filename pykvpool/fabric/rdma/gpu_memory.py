@@ -1,4 +1,4 @@
-"""GPU memory registered with a card (GPUDirect): the way that works is found once, kept, and said in the log.
+"""GPU memory registered with a card (GPUDirect): the way that works is found once and kept.
 
 Only ranges that the user registered are tried: registering takes milliseconds, and nothing says that other memory stays
 where it is. A range is registered *whole*, by the first of `cuda_paths.ways_for` that the card takes, in chunks below
@@ -155,9 +155,9 @@ class GpuRegistrations:
         except PoolError as error:
             obstacle = f"{device.name}: {error.message}"
             self._obstacles[registered, device.name] = obstacle
-            _log.info("%s: its memory is out of reach of %s", where, obstacle)
+            _log.debug("%s: its memory is out of reach of %s", where, obstacle)
             return obstacle
-        _log.info("%s: %s reaches its memory by %s", where, device.name, kept.ways[device.name])
+        _log.debug("%s: %s reaches its memory by %s", where, device.name, kept.ways[device.name])
         return None
 
     def _on_unregister(self, registered: RegisteredGpu) -> None:
