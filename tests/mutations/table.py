@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
-from tests.mutations.rows import client, fabrics, master, objects, space
+from tests.mutations.rows import client, fabrics, gpu, master, objects, space
 
 MUTATIONS: tuple[Mutation, ...] = (
     *space.MUTATIONS,
@@ -11,4 +11,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *master.MUTATIONS,
     *client.MUTATIONS,
     *fabrics.MUTATIONS,
+    *gpu.MUTATIONS,
 )
