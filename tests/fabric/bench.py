@@ -43,7 +43,7 @@ class Backend:
     owner_is_asked: bool = True
     #: Bytes travel through something that can be held by a relay; else copies run in offload threads.
     on_the_wire: bool = False
-    #: Ways that the operations of one batch are dealt out over. With more than one, the last may begin before the first.
+    #: Ways that the operations of a batch are dealt out over. With more than one, the last may begin before the first.
     lanes: int = 1
 
 

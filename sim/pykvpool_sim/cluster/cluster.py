@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from pykvpool.client import Client
@@ -57,6 +58,13 @@ class Cluster:
         self.memories: dict[str, list[SimMemory]] = {}
         #: No new operations: the workload comes to its end.
         self.rest = asyncio.Event()
+        #: Turns that were begun, by client host; over all its lives.
+        self._turns: Counter[str] = Counter()
+
+    def next_turn(self, host: str) -> int:
+        """Numbers from 1."""
+        self._turns[host] += 1
+        return self._turns[host]
 
     def start(self, run_client: Callable[[Host], object]) -> None:
         """Make and boot all hosts; `run_client` is what clients run."""

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pykvpool_sim.choosers import Chooser, Fifo, Pct, Seeded
-from pykvpool_sim.cluster.cluster import BugLog, Cluster
+from pykvpool_sim.choosers import Chooser, Fifo, Pct, Recorder, Seeded, Tape
+from pykvpool_sim.cluster.cluster import MASTER, BugLog, Cluster
+from pykvpool_sim.cluster.program import ClientProgram
 from pykvpool_sim.cluster.rest import come_to_rest
 from pykvpool_sim.cluster.shape import ClientShape, draw_shape
-from pykvpool_sim.cluster.story import story_of, timeline
+from pykvpool_sim.cluster.story import schedule, story_of, timeline
 from pykvpool_sim.cluster.troubles import draw_troubles, troubles_of
-from pykvpool_sim.cluster.workload import VERBS, ClientProgram
+from pykvpool_sim.cluster.workload import VERBS
 from pykvpool_sim.draws import Draws
 from pykvpool_sim.errors import Hung, SimulationError
 from pykvpool_sim.history import Outcome
@@ -41,11 +42,19 @@ class Options:
     without: str = ""
     #: Numbers of the strikes of the plan that are carried out; None: all.
     keep: tuple[int, ...] | None = None
+    #: Nodes and clients that there are; None: all that the seed draws. What befalls the others befalls nobody.
+    hosts: tuple[str, ...] | None = None
+    #: Turns of clients that are taken ("client-0/17"); None: all.
+    turns: frozenset[str] | None = None
+    #: Who runs next: the choices of a `Tape`, then first in first out; None: the chooser that the seed draws.
+    tape: bytes | None = None
     chaos_ms: int = CHAOS_MS
     #: Promises that are not judged.
     off: frozenset[str] = frozenset()
     #: Keep all that happened, in words.
     timeline: bool = False
+    #: Keep what the chooser chose, as a tape.
+    record: bool = False
 
 
 @dataclass(slots=True)
@@ -60,6 +69,13 @@ class Report:
     plan: str = ""
     #: Strikes that the plan has, those left out included.
     planned: int = 0
+    #: Nodes and clients that there were, and turns that clients took.
+    hosts: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()
+    #: What the chooser chose; where `Options.record` asks for it.
+    tape: bytes = b""
+    #: Where a promise was broken: what happened from outside, in order (strikes, and what clients asked).
+    schedule: list[str] = field(default_factory=list)
     #: Broken promises, and a story for each.
     violations: list[str] = field(default_factory=list)
     stories: list[list[str]] = field(default_factory=list)
@@ -86,21 +102,23 @@ class Report:
 def run_seed(seed: int, options: Options | None = None) -> Report:
     """Simulate one seed. Never raises for what the pool does: that is in the report."""
     options = options or Options()
-    world = World(seed, chooser=_draw_chooser, limit_s=_LIMIT_S)
+    world = World(seed, chooser=lambda draws: _chooser(draws, options), limit_s=_LIMIT_S)
     shape = draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms)
     cluster = Cluster(world, shape, options.off)
     drawn = draw_troubles(world.draws("plan"), cluster, options.only)
-    plan = _reduced(drawn, options)
+    cluster.shape = shape if options.hosts is None else shape.reduced_to(options.hosts)
+    plan = _reduced(drawn, cluster, options)
     programs: dict[str, ClientProgram] = {}
     struck = Counter(strike.fault for strike in plan.strikes)
-    report = Report(seed, plan=str(plan), planned=len(drawn.strikes), struck=struck)
+    hosts = (*cluster.shape.nodes, *(client.name for client in cluster.shape.clients))
+    report = Report(seed, plan=str(plan), planned=len(drawn.strikes), struck=struck, hosts=hosts)
     log = logging.getLogger("pykvpool")
     bugs, level, propagates = BugLog(cluster.verdicts), log.level, log.propagate
     log.addHandler(bugs)
     log.setLevel(logging.ERROR)
     log.propagate = False
     try:
-        world.run(lambda _: _scenario(cluster, plan, programs))
+        world.run(lambda _: _scenario(cluster, plan, programs, options))
     except (SimulationError, Hung) as error:
         cluster.verdicts.add("bug", f"{type(error).__name__}: {error}")
     finally:
@@ -110,7 +128,16 @@ def run_seed(seed: int, options: Options | None = None) -> Report:
     _fill(report, cluster)
     if options.timeline:
         report.timeline = timeline(cluster, plan)
+    if report.failed:
+        report.schedule = schedule(cluster, plan)
+    if isinstance(world.loop.chooser, Recorder):
+        report.tape = bytes(world.loop.chooser.tape)
     return report
+
+
+def _chooser(draws: Draws, options: Options) -> Chooser:
+    chooser = _draw_chooser(draws) if options.tape is None else Tape(options.tape)
+    return Recorder(chooser) if options.record else chooser
 
 
 def _draw_chooser(draws: Draws) -> Chooser:
@@ -121,20 +148,21 @@ def _draw_chooser(draws: Draws) -> Chooser:
     return Pct(draws, depth=3, steps=20_000) if kind <= 2 else Seeded(draws)
 
 
-def _reduced(plan: FaultPlan, options: Options) -> FaultPlan:
+def _reduced(plan: FaultPlan, cluster: Cluster, options: Options) -> FaultPlan:
     """The plan without what is left out."""
+    hosts = (MASTER, *cluster.shape.nodes, *(client.name for client in cluster.shape.clients))
     strikes = [
         strike
         for number, strike in enumerate(plan.strikes)
-        if strike.fault != options.without and (options.keep is None or number in options.keep)
+        if strike.fault != options.without and strike.host in hosts and (options.keep is None or number in options.keep)
     ]
     return FaultPlan(tuple(strikes), plan.chaos_ms, plan.calm_ms)
 
 
-async def _scenario(cluster: Cluster, plan: FaultPlan, programs: dict[str, ClientProgram]) -> None:
+async def _scenario(cluster: Cluster, plan: FaultPlan, programs: dict[str, ClientProgram], options: Options) -> None:
     world = cluster.world
     clients = {client.name: client for client in cluster.shape.clients}
-    cluster.start(_client_program(cluster, clients, programs))
+    cluster.start(_client_program(cluster, clients, programs, options))
     probe = world.host("probe")
     trouble = asyncio.ensure_future(carry_out(world, plan, troubles_of(cluster)))
     while not trouble.done() and not cluster.verdicts.found:
@@ -160,10 +188,10 @@ async def trouble_over(trouble: asyncio.Future[None]) -> None:
 
 
 def _client_program(
-    cluster: Cluster, clients: dict[str, ClientShape], programs: dict[str, ClientProgram]
+    cluster: Cluster, clients: dict[str, ClientShape], programs: dict[str, ClientProgram], options: Options
 ) -> Callable[[Host], object]:
     async def run(host: Host) -> None:
-        program = programs[host.name] = ClientProgram(cluster, host, clients[host.name])
+        program = programs[host.name] = ClientProgram(cluster, host, clients[host.name], options.turns)
         await program.run()
 
     return run
@@ -193,6 +221,8 @@ def _fill(report: Report, cluster: Cluster) -> None:
         report.counts.update({name: count for name, count in witness.core.counters.items() if count})
     for operation in world.history.operations:
         report.calls[f"{operation.name}: {_kind(operation.outcome, operation.value)}"] += 1
+    turns = dict.fromkeys(str(operation.arguments["turn"]) for operation in world.history.operations)
+    report.turns = tuple(filter(None, turns))
     report.callbacks = world.trace.executed_count
     report.virtual_s = world.loop.now_ns / 1e9
 

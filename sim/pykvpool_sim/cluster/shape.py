@@ -6,8 +6,8 @@ time, and the pool is full most of the time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 from pykvpool.core.config import CoreConfig
 from pykvpool_sim.cluster.keys import KeySpace
@@ -55,6 +55,16 @@ class Shape:
     #: Hosts may be worse than slow clocks: parts per million.
     drift_ppm: int
     chaos_ms: int
+
+    def reduced_to(self, hosts: Container[str]) -> Shape:
+        """The same cluster with these nodes and clients alone."""
+        nodes = [(name, size) for name, size in zip(self.nodes, self.segment_bytes, strict=True) if name in hosts]
+        return replace(
+            self,
+            nodes=tuple(name for name, _ in nodes),
+            segment_bytes=tuple(size for _, size in nodes),
+            clients=tuple(client for client in self.clients if client.name in hosts),
+        )
 
 
 def draw_shape(draws: Draws, weights: Sequence[Sequence[int]], chaos_ms: int) -> Shape:
