@@ -148,7 +148,7 @@ def test_turns_and_tapes_are_words_and_back():
     assert read_tape("1:3,3:1") == bytes([0, 3, 0, 1])
     assert tape_text(b"") == "none" and read_tape("none") == b""
     for wrong in ("1:999", "99999999999:1", "1"):
-        with pytest.raises(ValueError, match="bounds|invalid literal"):
+        with pytest.raises(ValueError, match=r"bounds|invalid literal"):
             read_tape(wrong)
 
 

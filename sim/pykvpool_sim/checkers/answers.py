@@ -121,6 +121,7 @@ class AnswerChecker:
             if isinstance(entry, Existing):
                 self._existing(answer, entry.put_id, hash_, position)
             elif isinstance(entry, PutGrant):
+                self._granted(answer.command, reply, entry, hash_)
                 put = self._ledger.puts.get(entry.put_id)
                 if put is None or put.fact.session != answer.session or put.fact.extents != entry.extents:
                     self._add("P2", f"session {answer.session} was given {entry}; it is {put}", hash_, entry.put_id)
@@ -132,6 +133,13 @@ class AnswerChecker:
                     segment = self._ledger.by_generation.get(told.generation) if told is not None else None
                     if segment is None or segment.fact.segment != extent.segment:
                         self._add("P5", f"{entry} comes with {told} for segment {extent.segment}", hash_, entry.put_id)
+
+    def _granted(self, command: Command, reply: PutStarted, grant: PutGrant, hash_: bytes | None) -> None:
+        nodes = {segment.segment: segment.node for segment in reply.segments}
+        if len({nodes.get(extent.segment) for extent in grant.extents}) < len(grant.extents):
+            self._add("P8", f"{grant} has two copies on one node: {nodes}", hash_, grant.put_id)
+        if isinstance(command, PutStart) and len(grant.extents) < (command.min_granted or command.min_replicas):
+            self._add("P7", f"{grant} has fewer copies than {command} needs", hash_, grant.put_id)
 
     def _existing(self, answer: Answer, put_id: PutId, hash_: bytes | None, position: int) -> None:
         put = self._ledger.puts.get(put_id)

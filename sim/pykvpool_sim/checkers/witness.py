@@ -85,6 +85,10 @@ class Witness:
         """A lease over this object is in force, on the master's clock."""
         return self._book.covering(put_id, self._clock.now_ms()) is not None
 
+    def leases(self) -> list[LeaseId]:
+        """Those that may be in force, oldest first."""
+        return self._book.known()
+
     def validate(self) -> None:
         """The core's own invariants."""
         try:

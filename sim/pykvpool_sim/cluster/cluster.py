@@ -17,6 +17,7 @@ from pykvpool.master import MasterServer
 from pykvpool.model.facts import Fact
 from pykvpool.node import Node, NodeSettings
 from pykvpool.runtime import Runtime
+from pykvpool.transport.control import ControlSession
 from pykvpool.transport.registry import TransportRegistry
 from pykvpool_sim.checkers import Verdicts, Witness
 from pykvpool_sim.checkers.contents import ContentChecker
@@ -58,6 +59,8 @@ class Cluster:
         self.memories: dict[str, list[SimMemory]] = {}
         #: No new operations: the workload comes to its end.
         self.rest = asyncio.Event()
+        #: Keys that somebody asked for in another size: their own writers may meet a conflict.
+        self.doubtful: set[bytes] = set()
         #: Turns that were begun, by client host; over all its lives.
         self._turns: Counter[str] = Counter()
 
@@ -151,6 +154,13 @@ class Cluster:
             transports=_transports(host),
             make_fabric=make_fabric,
         )
+
+
+async def open_session(host: Host, name: str) -> ControlSession:
+    """A bare session with the master, of a client that says what it likes. Raises as `ControlSession.connect`."""
+    return await ControlSession.connect(
+        [ADDRESS], name=name, role="client", runtime=sim_runtime(host), transports=_transports(host)
+    )
 
 
 def _transports(host: Host) -> TransportRegistry:

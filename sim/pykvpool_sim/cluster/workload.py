@@ -13,7 +13,8 @@ from typing import Any
 from pykvpool.client import Client, PutItem
 from pykvpool.errors import PoolError
 from pykvpool.model.objects import Pin
-from pykvpool_sim.cluster.keys import value_of
+from pykvpool_sim.cluster.keys import SCOPES, value_of
+from pykvpool_sim.cluster.meddling import meddle
 from pykvpool_sim.cluster.turns import Turn
 
 
@@ -81,8 +82,9 @@ async def _match(turn: Turn, client: Client) -> None:
     draws, scope = turn.draws, turn.scope()
     keys, _ = turn.run_of_keys()
     hold = draws.chance(0.7)
+    scopes = SCOPES if draws.chance(0.4) else [scope]
     match = await turn.call(
-        "match_prefix", client.match_prefix(keys, [scope], hold=hold, timeout_s=turn.timeout_s()), keys
+        "match_prefix", client.match_prefix(keys, scopes, hold=hold, timeout_s=turn.timeout_s()), keys
     )
     if match.hold is None:
         return
@@ -152,6 +154,10 @@ async def _state(turn: Turn, client: Client) -> None:
     await turn.call("state", client.state(timeout_s=turn.timeout_s()))
 
 
+async def _meddle(turn: Turn, client: Client) -> None:
+    await meddle(turn)
+
+
 Verb = Callable[[Turn, Client], Coroutine[Any, Any, None]]
 
 #: What a client may do, and how often: each client draws one of the weights. Removals are rare, or the pool is never
@@ -168,4 +174,5 @@ VERBS: dict[str, tuple[Verb, tuple[int, ...]]] = {
     "touch": (_touch, (0, 1)),
     "exists": (_exists, (0, 1)),
     "state": (_state, (0, 1)),
+    "meddle": (_meddle, (0, 0, 1)),
 }
