@@ -29,7 +29,7 @@ def test_every_row_has_a_name_of_its_own_and_a_check_that_exists() -> None:
     for each in MUTATIONS:
         assert each.rule and each.checks, each.name
         for check in each.checks:
-            if isinstance(check, Selection):
+            if isinstance(check, Selection):  # else seeds
                 assert (ROOT / check.where.split("::")[0]).exists(), f"{each.name}: {check.where}"
 
 
