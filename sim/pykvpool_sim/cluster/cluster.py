@@ -25,7 +25,7 @@ from pykvpool_sim.checkers.guarded import GuardChecker
 from pykvpool_sim.checkers.landings import LandingChecker
 from pykvpool_sim.cluster.keys import value_of
 from pykvpool_sim.cluster.shape import Shape
-from pykvpool_sim.fabric import DataNetwork, SimFabricClient, SimFabricServer, SimMemory
+from pykvpool_sim.fabric import RAILS, DataNetwork, SimFabricClient, SimFabricServer, SimMemory
 from pykvpool_sim.host import Host
 from pykvpool_sim.runtime import sim_runtime
 from pykvpool_sim.transport import SimTransport
@@ -122,9 +122,9 @@ class Cluster:
             host.on_crash(memory.close)
             return memory
 
-        server = SimFabricServer(host, self.network)
+        servers = [SimFabricServer(host, self.network, rail) for rail in RAILS[: self.shape.rails]]
         settings = NodeSettings(host.name, (ADDRESS,), size_bytes)
-        return Node(settings, [server], sim_runtime(host), transports=_transports(host), make_memory=lend)
+        return Node(settings, servers, sim_runtime(host), transports=_transports(host), make_memory=lend)
 
     # -- clients -------------------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Cluster:
         """A client of the pool on `host`; called in its life. Raises as `Client.connect`."""
 
         def make_fabric(scheme: str, settings: ClientSettings) -> SimFabricClient:
-            return SimFabricClient(host, self.network, settings.peer, lanes=lanes, blind=blind)
+            return SimFabricClient(host, self.network, settings.peer, lanes=lanes, blind=blind, scheme=scheme)
 
         return await Client.connect(
             ADDRESS,
@@ -149,7 +149,7 @@ class Cluster:
             replicas=replicas,
             min_replicas=1,
             timeout_s=timeout_s,
-            fabrics=("sim",),
+            fabrics=RAILS[: self.shape.rails],
             runtime=sim_runtime(host),
             transports=_transports(host),
             make_fabric=make_fabric,

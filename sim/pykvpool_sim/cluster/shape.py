@@ -55,6 +55,8 @@ class Shape:
     #: Hosts may be worse than slow clocks: parts per million.
     drift_ppm: int
     chaos_ms: int
+    #: Data networks between every two hosts.
+    rails: int
 
     def reduced_to(self, hosts: Container[str]) -> Shape:
         """The same cluster with these nodes and clients alone."""
@@ -86,7 +88,17 @@ def draw_shape(draws: Draws, weights: Sequence[Sequence[int]], chaos_ms: int) ->
         slice_objects=draws.choice((40, 2_000)),
         policy=draws.choice(("lru", "fifo")),
     )
-    return Shape(nodes, segment_bytes, clients, keys, config, decay, draws.choice((0, 100, 10_000)), chaos_ms)
+    return Shape(
+        nodes,
+        segment_bytes,
+        clients,
+        keys,
+        config,
+        decay,
+        draws.choice((0, 100, 10_000)),
+        chaos_ms,
+        draws.between(1, 2),
+    )
 
 
 def _draw_client(draws: Draws, number: int, weights: Sequence[Sequence[int]], decay: bool, nodes: int) -> ClientShape:

@@ -1,7 +1,6 @@
 """Histories in which the simulator once found a bug of the pool: they end well now.
 
-Each bug can be put back (tests/mutations/rows/regressions.py), and then its seed finds it: `make test-mutations` sees to
-that.
+Each bug can be put back (tests/mutations/rows/regressions.py), and then its seed finds it: see `make test-mutations`.
 """
 
 import pytest
