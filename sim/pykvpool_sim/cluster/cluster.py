@@ -55,6 +55,8 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         #: The mounts of each host's present life.
         self.memories: dict[str, list[SimMemory]] = {}
+        #: (kind, host) of each strike that found something to befall.
+        self.fired: list[tuple[str, str]] = []
         #: No new operations: the workload comes to its end.
         self.rest = asyncio.Event()
 

@@ -7,17 +7,20 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import Progress
 
 from pykvpool.cli.screen import console
 from pykvpool_sim.cluster import Options, Report, run_seed
 from pykvpool_sim.cluster.run import CHAOS_MS
 from pykvpool_sim.cluster.troubles import KINDS
-from pykvpool_sim.command.campaign import Summary, Task, run_all, work
+from pykvpool_sim.command.campaign import ENOUGH, Campaign, Summary, Wishes
+from pykvpool_sim.command.guard import interrupted_by_sigterm
 from pykvpool_sim.command.pages import failure_page, print_lines, replay_command, summary_page
+from pykvpool_sim.command.progress import ProgressLine
+from pykvpool_sim.command.record import write_record
 from pykvpool_sim.command.shrink import shrink
 
 PROMISES = ("P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "calm", "bug")
@@ -51,10 +54,24 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> t
         raise click.BadParameter(f"{value!r}: write numbers like 0,3,7, or none") from None
 
 
+def _range(ctx: click.Context, param: click.Parameter, value: str | None) -> range | None:
+    """Reads a count, or first and last."""
+    if value is None:
+        return None
+    first, dash, last = value.partition("-")
+    if not (first.isascii() and first.isdigit()) or (dash and not (last.isascii() and last.isdigit())):
+        raise click.BadParameter(f"{value!r}: write a count like 1000, or the first and the last like 2000-2999")
+    numbers = range(int(first), int(last) + 1) if dash else range(int(first))
+    if not numbers:
+        raise click.BadParameter(f"{value!r} has no seed in it")
+    return numbers
+
+
 @click.command()
 @click.option("--seed", type=click.IntRange(min=0), help="Simulate this one.")
-@click.option("--seeds", type=click.IntRange(min=1), help="Simulate so many seeds, from --first on.  [default: 100]")
-@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First of --seeds.")
+@click.option(
+    "--seeds", metavar="COUNT|FIRST-LAST", callback=_range, help="Simulate so many seeds, or these.  [default: 100]"
+)
 @click.option("--faults", "only", metavar="LIST", callback=_names(KINDS), help="Only these kinds of faults.")
 @click.option(
     "--without", default="", type=click.Choice(("", *KINDS)), help="Leave out one kind; all else is as it was."
@@ -68,14 +85,30 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> t
     "--off", metavar="LIST", callback=_names(PROMISES), help="Do not judge these promises: what would go unseen?"
 )
 @click.option("--trace", is_flag=True, help="Print all that happened (with --seed).")
-@click.option("--twice", is_flag=True, help="Run each seed twice: equal digests?")
-@click.option("--compare", is_flag=True, help="Run each seed again without one of its kinds of faults: any difference?")
+@click.option("--twice", is_flag=True, help="Run each seed twice, in two processes: equal digests?")
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Run each seed again without each of its kinds of faults: are clients told the same?",
+)
+@click.option(
+    "--enough",
+    type=click.IntRange(min=1),
+    default=ENOUGH,
+    show_default=True,
+    help="Compare a kind of fault until it took effect in so many seeds.",
+)
+@click.option(
+    "--json",
+    "record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the figures to a file, as they grow.",
+)
 @click.option("--shrink/--no-shrink", "smaller", default=True, help="Look for the faults that a failure needs.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one per core]")
 def sim(
     seed: int | None,
-    seeds: int | None,
-    first: int,
+    seeds: range | None,
     only: tuple[str, ...],
     without: str,
     keep: tuple[int, ...] | None,
@@ -84,6 +117,8 @@ def sim(
     trace: bool,
     twice: bool,
     compare: bool,
+    enough: int,
+    record: Path | None,
     smaller: bool,
     jobs: int | None,
 ) -> None:
@@ -96,50 +131,54 @@ def sim(
         raise click.UsageError("--seed is one, --seeds are many: give either")
     if trace and seed is None:
         raise click.UsageError("--trace prints one run: name it with --seed")
+    if compare and without:
+        raise click.UsageError("--compare leaves out one kind after the other: do without --without")
     options = Options(only, without, keep, round(chaos_s * 1_000), frozenset(off), timeline=trace)
+    wishes = Wishes(options, twice, compare, enough)
+    numbers = range(seed, seed + 1) if seed is not None else seeds or range(100)
+    processes = 1 if seed is not None else min(jobs or os.cpu_count() or 1, len(numbers))
     screen = console()
+    summary, wall_s = _run(Campaign(numbers, wishes), numbers, processes, record)
     if seed is not None:
-        failed = _one(screen, seed, options, twice=twice, compare=compare, smaller=smaller)
-    else:
-        numbers = range(first, first + (seeds or 100))
-        tasks = [Task(number, options, twice, compare) for number in numbers]
-        failed = _many(screen, tasks, jobs or os.cpu_count() or 1, smaller=smaller)
-    if failed:
+        _one(screen, summary.last)
+    if seed is None or not summary.failures:
+        screen.print(summary_page(summary, wall_s, compare=compare, enough=enough))
+    if seed is not None and not summary.failures:
+        print_lines(screen, iter([f"digest {summary.last.digest}"]))
+    if _tell(screen, summary, smaller=smaller):
         raise click.exceptions.Exit(1)
 
 
-def _one(screen: Console, seed: int, options: Options, *, twice: bool, compare: bool, smaller: bool) -> bool:
+def _run(campaign: Campaign, numbers: range, processes: int, record: Path | None) -> tuple[Summary, float]:
+    """All seeds, or those before Ctrl-C or SIGTERM. Returns the sum, and the time it took in seconds."""
     begun_s = time.perf_counter()
-    result = work(Task(seed, options, twice, compare))
-    if options.timeline:
-        print_lines(screen, iter(result.report.timeline))
-    summary = Summary()
-    summary.add(result)
-    if not result.report.failed:
-        print_lines(screen, iter(["the faults:", *(f"  {line}" for line in result.report.plan.splitlines())]))
-        screen.print(summary_page(summary, time.perf_counter() - begun_s))
-        print_lines(screen, iter([f"digest {result.report.digest}"]))
-    return _tell(screen, summary, [result.report], options, smaller=smaller)
+    summary = campaign.summary
+    with ProgressLine(Console(stderr=True), len(numbers)) as progress, interrupted_by_sigterm():
+        try:
+            for _ in campaign.run(processes):
+                if progress.update(summary) and record is not None:
+                    write_record(record, summary, time.perf_counter() - begun_s, whole=False)
+        except KeyboardInterrupt:
+            if len(numbers) == 1:
+                raise
+            progress.say("interrupted: what follows is about the seeds so far")
+    wall_s = time.perf_counter() - begun_s
+    if record is not None:
+        write_record(record, summary, wall_s, whole=summary.seeds == len(numbers))
+    return summary, wall_s
 
 
-def _many(screen: Console, tasks: list[Task], jobs: int, *, smaller: bool) -> bool:
-    summary, failures = Summary(), list[Report]()
-    begun_s = time.perf_counter()
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("seeds", total=len(tasks))
-        for result in run_all(tasks, min(jobs, len(tasks))):
-            summary.add(result)
-            if result.report.failed:
-                failures.append(result.report)
-            progress.update(bar, advance=1, description=f"seeds, {len(failures)} failed")
-    screen.print(summary_page(summary, time.perf_counter() - begun_s))
-    return _tell(screen, summary, failures, tasks[0].options, smaller=smaller)
+def _one(screen: Console, report: Report) -> None:
+    if report.timeline:
+        print_lines(screen, iter(report.timeline))
+    if not report.failed:
+        print_lines(screen, iter(["the faults:", *(f"  {line}" for line in report.plan.splitlines())]))
 
 
-def _tell(screen: Console, summary: Summary, reports: list[Report], options: Options, *, smaller: bool) -> bool:
+def _tell(screen: Console, summary: Summary, *, smaller: bool) -> bool:
     """True: something is wrong."""
-    options = replace(options, timeline=False)
-    for report in [report for report in reports if report.failed][:_TOLD]:
+    for report, failing in summary.failures[:_TOLD]:
+        options = replace(failing, timeline=False)
         if smaller and report.planned:
             fewer = shrink(report.seed, options, report)
             shrunken = run_seed(report.seed, fewer)
@@ -147,8 +186,8 @@ def _tell(screen: Console, summary: Summary, reports: list[Report], options: Opt
                 print_lines(screen, failure_page(shrunken, fewer))
                 continue
         print_lines(screen, failure_page(report, options))
-    for number in summary.failed[_TOLD:]:
-        print_lines(screen, iter([f"also fails: {replay_command(number, options)}"]))
+    for report, options in summary.failures[_TOLD:]:
+        print_lines(screen, iter([f"also fails: {replay_command(report.seed, options)}"]))
     for number in summary.unrepeatable:
         print_lines(screen, iter([f"seed {number} does not repeat itself: two runs have different digests"]))
-    return bool(summary.failed or summary.unrepeatable)
+    return bool(summary.failures or summary.unrepeatable)
