@@ -38,9 +38,8 @@ class Simulation:
     @property
     def arguments(self) -> list[str]:
         """As one would type them."""
-        which = ["--seed", str(self.first)] if self.seeds == 1 else ["--seeds", str(self.seeds)]
-        if self.seeds > 1 and self.first:
-            which += ["--first", str(self.first)]
+        seeds = f"{self.first}-{self.first + self.seeds - 1}" if self.first else str(self.seeds)
+        which = ["--seed", str(self.first)] if self.seeds == 1 else ["--seeds", seeds]
         faults = ["--faults", ",".join(self.faults)] if self.faults else []
         return [*which, *faults, *self.options]
 

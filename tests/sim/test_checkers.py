@@ -3,14 +3,35 @@
 import pytest
 
 from pykvpool.core.config import CoreConfig
+from pykvpool.core.effects import Effects
 from pykvpool.fabric.base import Peer
 from pykvpool.model import facts
-from pykvpool.model.commands import ClusterState, Fenced, GetReplicas, Goodbye, PutRevoke, PutStart, PutWait
+from pykvpool.model.commands import (
+    ClusterState,
+    Exists,
+    Fenced,
+    GetReplicas,
+    Goodbye,
+    MatchPrefix,
+    PutRevoke,
+    PutStart,
+    PutWait,
+)
 from pykvpool.model.events import Request
 from pykvpool.model.instructions import Fence
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Extent, ObjectInfo, Pin, SegmentDescriptor
-from pykvpool.model.replies import ErrorInfo, Located, Pending, PutGrant, PutStarted, SegmentState, State
+from pykvpool.model.replies import (
+    ErrorInfo,
+    Flags,
+    Located,
+    Matched,
+    Pending,
+    PutGrant,
+    PutStarted,
+    SegmentState,
+    State,
+)
 from pykvpool_sim.checkers.answers import Answer, AnswerChecker
 from pykvpool_sim.checkers.contents import ContentChecker
 from pykvpool_sim.checkers.guarded import GuardChecker
@@ -20,6 +41,7 @@ from pykvpool_sim.checkers.ledger import Ledger
 from pykvpool_sim.checkers.queue import QueueChecker
 from pykvpool_sim.checkers.rules import Rules
 from pykvpool_sim.checkers.verdicts import MAX_VIOLATIONS, Verdicts
+from pykvpool_sim.checkers.witness import Witness
 from pykvpool_sim.cluster.keys import value_of
 from pykvpool_sim.fabric import Landing, SimMemory
 from pykvpool_sim.runtime import sim_runtime
@@ -281,6 +303,73 @@ def test_lookups_are_compared_with_the_facts(bench):
     assert ask(info, b"other") == ["P8", "P1"]
     assert ask(ObjectInfo(1, 100, 6, (extent(0),))) == ["P8", "P1", "P1"]
     assert ask(ObjectInfo(1, 100, 5, (extent(512),))) == ["P8", "P1", "P1", "P1"]
+
+
+MISSES = [
+    (GetReplicas(0, (b"k",)), Located((ErrorInfo(-704, "no readable object"),), 1, 1_000)),
+    (Exists(0, (b"k",)), Flags(b"\0")),
+    (MatchPrefix((b"k",), (0,)), Matched(0)),
+]
+
+
+@pytest.mark.parametrize(("command", "reply"), MISSES)
+def test_a_miss_is_forgiven_only_where_a_search_for_room_may_hide_the_object(bench, command, reply):
+    """Found by a seed with a long pause of the master: among the requests that had waited meanwhile were a put that
+    needed room in several steps, and a lookup of what the search had sealed, and gave back in the end."""
+    bench.committed()
+    answer = Answer(CLIENT, 1, command, reply, at_once=True)
+    bench.answers.before(answer, lambda key: key == (0, b"k"))
+    assert bench.found() == []
+    bench.answers.before(answer, lambda key: key == (0, b"other"))
+    assert bench.found() == ["P8"]
+
+
+class BusyCore:
+    """Decides what it is told to; its next deadline is as given."""
+
+    def __init__(self):
+        self.config, self.epoch = CoreConfig(), 1
+        self.deadline = None
+        self.decides = Effects()
+
+    def next_deadline(self):
+        return self.deadline
+
+    def step(self, event, now):
+        return self.decides
+
+
+@pytest.mark.parametrize(
+    ("deadline", "pin", "leased", "hides"),
+    [
+        (None, Pin.NONE, False, False),
+        (101, Pin.NONE, False, False),
+        (100, Pin.NONE, False, True),
+        (100, Pin.SOFT, False, True),
+        (100, Pin.HARD, False, False),
+        (100, Pin.NONE, True, False),
+    ],
+)
+def test_a_search_hides_what_may_be_evicted_and_only_while_it_goes_on(bench, deadline, pin, leased, hides):
+    host = World(0).host("master")
+    core = BusyCore()
+    witness = Witness(core, host.clock, bench.verdicts, ContentChecker(value_of, bench.verdicts), lambda fact: None)
+    core.deadline = deadline
+    core.decides = Effects(
+        facts=(
+            facts.SessionOpened(CLIENT, "client", "client", 11),
+            facts.SessionOpened(NODE, "node", "node", 12),
+            facts.SegmentMounted(1, NODE, "node", GENERATION, 4096, ("sim://node/1",)),
+            facts.ScopeInterned(0, SCOPE),
+            opened(1, 0, b"k"),
+            landed(1, 0),
+            facts.PinChanged(0, b"k", pin),
+        )
+    )
+    if leased:
+        witness._book.grant(1, CLIENT, frozenset({1}), 10_000)
+    witness.step(Request(CLIENT, 1, 0, Goodbye()), 100)
+    assert witness._may_hide((0, b"k")) is hides
 
 
 def test_p7_who_came_later_is_not_served_before(bench):

@@ -57,6 +57,8 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         #: The mounts of each host's present life.
         self.memories: dict[str, list[SimMemory]] = {}
+        #: (kind, host) of each strike that found something to befall.
+        self.fired: list[tuple[str, str]] = []
         #: No new operations: the workload comes to its end.
         self.rest = asyncio.Event()
         #: Keys that somebody asked for in another size: their own writers may meet a conflict.

@@ -15,7 +15,8 @@ from pykvpool_sim.cluster.program import ClientProgram
 from pykvpool_sim.cluster.rest import come_to_rest
 from pykvpool_sim.cluster.shape import ClientShape, draw_shape
 from pykvpool_sim.cluster.story import schedule, story_of, timeline
-from pykvpool_sim.cluster.troubles import draw_troubles, troubles_of
+from pykvpool_sim.cluster.told import Comparison, told_by
+from pykvpool_sim.cluster.troubles import draw_troubles, stops, troubles_of
 from pykvpool_sim.cluster.workload import VERBS
 from pykvpool_sim.draws import Draws
 from pykvpool_sim.errors import Hung, SimulationError
@@ -81,6 +82,11 @@ class Report:
     stories: list[list[str]] = field(default_factory=list)
     #: Strikes carried out, by kind.
     struck: Counter[str] = field(default_factory=Counter)
+    #: Those of them that found something to befall, by kind; and whom they stopped.
+    fired: Counter[str] = field(default_factory=Counter)
+    stopped: dict[str, frozenset[str]] = field(default_factory=dict)
+    #: What clients were told (see `pykvpool_sim.cluster.told`).
+    told: dict[str, list[int]] = field(default_factory=dict)
     #: What happened how often: of the data plane, the master's counters, calls by name and outcome.
     counts: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
@@ -99,8 +105,9 @@ class Report:
         return self.violations[0].partition(" ")[0] if self.violations else ""
 
 
-def run_seed(seed: int, options: Options | None = None) -> Report:
-    """Simulate one seed. Never raises for what the pool does: that is in the report."""
+def run_seed(seed: int, options: Options | None = None, comparison: Comparison | None = None) -> Report:
+    """Simulate one seed. Never raises for what the pool does: that is in the report. With a `comparison`, the run ends
+    once it differs; what would have come then is not in the report."""
     options = options or Options()
     world = World(seed, chooser=lambda draws: _chooser(draws, options), limit_s=_LIMIT_S)
     shape = draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms)
@@ -117,8 +124,9 @@ def run_seed(seed: int, options: Options | None = None) -> Report:
     log.addHandler(bugs)
     log.setLevel(logging.ERROR)
     log.propagate = False
+    world.history.listener = comparison
     try:
-        world.run(lambda _: _scenario(cluster, plan, programs, options))
+        world.run(lambda _: _scenario(cluster, plan, programs, options, comparison))
     except (SimulationError, Hung) as error:
         cluster.verdicts.add("bug", f"{type(error).__name__}: {error}")
     finally:
@@ -126,6 +134,8 @@ def run_seed(seed: int, options: Options | None = None) -> Report:
         log.setLevel(level)
         log.propagate = propagates
     _fill(report, cluster)
+    if comparison is not None:
+        comparison.finish(world.history)
     if options.timeline:
         report.timeline = timeline(cluster, plan)
     if report.failed:
@@ -159,13 +169,24 @@ def _reduced(plan: FaultPlan, cluster: Cluster, options: Options) -> FaultPlan:
     return FaultPlan(tuple(strikes), plan.chaos_ms, plan.calm_ms)
 
 
-async def _scenario(cluster: Cluster, plan: FaultPlan, programs: dict[str, ClientProgram], options: Options) -> None:
+async def _scenario(
+    cluster: Cluster,
+    plan: FaultPlan,
+    programs: dict[str, ClientProgram],
+    options: Options,
+    comparison: Comparison | None,
+) -> None:
     world = cluster.world
+
+    def known() -> bool:
+        """The run has shown what it was to show."""
+        return bool(cluster.verdicts.found) or (comparison is not None and comparison.differs)
+
     clients = {client.name: client for client in cluster.shape.clients}
     cluster.start(_client_program(cluster, clients, programs, options))
     probe = world.host("probe")
     trouble = asyncio.ensure_future(carry_out(world, plan, troubles_of(cluster)))
-    while not trouble.done() and not cluster.verdicts.found:
+    while not trouble.done() and not known():
         await asyncio.wait([trouble], timeout=_LOOK_EVERY_S)
     cluster.rest.set()
     if not trouble.done():
@@ -174,7 +195,7 @@ async def _scenario(cluster: Cluster, plan: FaultPlan, programs: dict[str, Clien
     if cluster.witness is not None:
         # Now, while there is much to compare.
         cluster.witness.check_follower()
-    if not cluster.verdicts.found:
+    if not known():
         await come_to_rest(cluster, probe)
     _last_look(cluster, programs)
     for host in list(world.hosts.values()):
@@ -215,6 +236,11 @@ def _fill(report: Report, cluster: Cluster) -> None:
         [f"{one.process} {one.name} {one.arguments} {one.outcome} {one.value}" for one in world.history.operations]
     )
     report.violations = [str(violation) for violation in cluster.verdicts.found]
+    report.fired = Counter(kind for kind, _ in cluster.fired)
+    report.stopped = {
+        kind: frozenset(host for other, host in cluster.fired if other == kind) for kind in report.fired if stops(kind)
+    }
+    report.told = told_by(world.history)
     report.stories = [story_of(cluster, violation) for violation in cluster.verdicts.found[:1]]
     report.counts.update(cluster.network.counts)
     if witness is not None:

@@ -1,4 +1,5 @@
-"""A limit of real time: code that loops without ever awaiting stops virtual time, and nothing inside can notice."""
+"""How a run is ended from outside: by a limit of real time (code that loops without ever awaiting stops virtual time,
+and nothing inside can notice), and by whoever has seen enough."""
 
 from __future__ import annotations
 
@@ -11,6 +12,21 @@ from pykvpool_sim.errors import Hung
 
 #: A run takes a second or less; this is for the busiest machine.
 LIMIT_S = 120.0
+
+
+@contextlib.contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Within the block, SIGTERM is as good as Ctrl-C (which does not reach what runs in the background). Main thread
+    only."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from pykvpool_sim.cluster import Options, Report
 from pykvpool_sim.cluster.run import CHAOS_MS
-from pykvpool_sim.command.campaign import Summary
+from pykvpool_sim.cluster.troubles import KINDS
+from pykvpool_sim.command.campaign import ENOUGH, Summary
 from pykvpool_sim.command.shrink import Shrunken
 from pykvpool_sim.command.words import NONE, tape_text, turns_text
 
@@ -21,24 +22,39 @@ _MAX_CALLS = 30
 _MAX_SCHEDULE = 60
 
 
-def summary_page(summary: Summary, wall_s: float) -> RenderableType:
+def summary_page(summary: Summary, wall_s: float, *, compare: bool = False, enough: int = ENOUGH) -> RenderableType:
     """Counts of everything, and how fast it went."""
     calls = sum(summary.calls.values())
-    head = Text(
+    lines = [
         f"{summary.seeds:,} seeds, {summary.virtual_s / 3600:,.1f} virtual hours, {calls:,} calls, "
         f"{summary.callbacks:,} callbacks in {wall_s:,.1f} s ({calls / max(wall_s, 1e-9):,.0f} calls/s)"
-    )
-    return Group(head, _faults(summary), _counts("what happened", summary.counts), _counts("calls", summary.calls))
+    ]
+    if summary.repeated:
+        lines.append(f"{summary.repeated:,} seeds run twice, {len(summary.unrepeatable):,} of them with two digests")
+    if compare:
+        lines.append(_effects(summary, enough))
+    head = Text("\n".join(lines))
+    faults = _faults(summary, compare=compare)
+    return Group(head, faults, _counts("what happened", summary.counts), _counts("calls", summary.calls))
 
 
-def _faults(summary: Summary) -> Table:
+def _effects(summary: Summary, enough: int) -> str:
+    few = [f"{kind} ({summary.took_effect[kind]})" for kind in KINDS if summary.took_effect[kind] < enough]
+    if not few:
+        return f"every kind of fault took effect in {enough:,} seeds or more"
+    return f"took effect in fewer than {enough:,} seeds: {', '.join(few)}"
+
+
+def _faults(summary: Summary, *, compare: bool) -> Table:
     table = Table("fault", title="faults", title_justify="left")
-    for heading in ("strikes", "compared", "took effect"):
+    for heading in ("strikes", "found a victim", "in seeds", *(("compared", "took effect") if compare else ())):
         table.add_column(heading, justify="right")
-    for kind, count in sorted(summary.struck.items()):
-        compared = summary.compared[kind]
-        effect = f"{summary.took_effect[kind]:,}" if compared else "-"
-        table.add_row(kind, f"{count:,}", f"{compared:,}" if compared else "-", effect)
+    for kind in KINDS:
+        counts = [summary.struck[kind], summary.fired[kind], summary.seeds_with[kind]]
+        if compare:
+            counts += [summary.compared[kind], summary.took_effect[kind]]
+        if any(counts):
+            table.add_row(kind, *(f"{count:,}" for count in counts))
     return table
 
 
