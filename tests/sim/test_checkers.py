@@ -13,6 +13,7 @@ from pykvpool.model.commands import (
     GetReplicas,
     Goodbye,
     MatchPrefix,
+    PutEnd,
     PutRevoke,
     PutStart,
     PutWait,
@@ -83,7 +84,9 @@ class Bench:
         self.rules.hear(Request(session, 1, 0, command), 0)
 
     def committed(self, put_id=1, offset=0, key=b"k", parent=None, size=100):
-        self.decide(opened(put_id, offset, key, parent, size), landed(put_id, offset, size))
+        self.decide(opened(put_id, offset, key, parent, size))
+        self.say(CLIENT, PutEnd((put_id,), (5,), (1,)))
+        self.decide(landed(put_id, offset, size))
 
     def found(self):
         return [violation.promise for violation in self.verdicts.found]
@@ -173,6 +176,7 @@ def test_p2_a_write_may_land_in_its_own_open_or_quarantined_extent_alone(bench):
     assert bench.found() == []
     bench.landings.landed(write(2, 50))
     bench.landings.landed(write(1, 200))
+    bench.say(CLIENT, PutEnd((1,), (5,), (1,)))
     bench.decide(landed(1, 0))
     bench.landings.landed(write(1, 0))
     assert bench.found() == ["P2"] * 3
@@ -463,3 +467,57 @@ def test_p1_what_was_read_without_a_lease_is_not_believed_however_right_the_byte
     read(1, 50)
     guards.returned("c", 0, b"k")
     assert bench.found() == ["P1"], "now it was not: its last piece came after the lease"
+
+
+def test_p1_an_object_is_committed_by_the_word_of_its_own_writer(bench):
+    bench.decide(opened(1, 0))
+    bench.say(NODE, PutEnd((1,), (5,), (1,)))
+    bench.decide(landed(1, 0))
+    assert bench.found() == ["P1"]
+
+
+def test_p7_an_object_is_committed_with_the_copies_that_were_asked_for(bench):
+    wish = facts.PutOpened(1, CLIENT, 0, b"k", 100, None, Pin.NONE, 2, (extent(0),))
+    bench.decide(wish)
+    bench.say(CLIENT, PutEnd((1,), (5,), (1,)))
+    bench.decide(landed(1, 0))
+    assert bench.found() == ["P7"]
+
+
+def test_p8_the_copies_of_a_put_lie_on_distinct_nodes_and_are_as_many_as_it_needs(bench):
+    copies = (extent(0), extent(0, segment=2))
+    bench.decide(
+        facts.SegmentMounted(2, NODE, "node", OTHER_GENERATION, 4096, ("sim://node/2",)),
+        facts.PutOpened(1, CLIENT, 0, b"k", 100, None, Pin.NONE, 1, copies),
+    )
+    segments = tuple(
+        SegmentDescriptor(number, generation, "node", 4096, ())
+        for number, generation in ((1, GENERATION), (2, OTHER_GENERATION))
+    )
+    reply = PutStarted((PutGrant(1, copies),), segments)
+    command = PutStart(0, (b"k",), (100,), replicas=3, min_granted=3)
+    bench.answers.after(Answer(CLIENT, 1, command, reply, at_once=True))
+    assert bench.found() == ["P8", "P7"]
+
+
+@pytest.mark.parametrize(("reason", "broken"), [("goodbye", []), ("expired", ["P2"]), ("superseded", ["P2"])])
+def test_p2_only_a_goodbye_ends_the_leases_of_a_session(bench, reason, broken):
+    bench.committed()
+    bench.book.grant(7, CLIENT, frozenset({1}), 1_000)
+    bench.say(CLIENT, Goodbye())
+    bench.ledger.apply(facts.SessionEnded(CLIENT, reason))
+    bench.decide(removed(reason="removed"))
+    assert bench.found() == broken
+
+
+@pytest.mark.parametrize("put_id", [None, 3])
+def test_p5_a_mount_is_not_touched_any_more_once_its_node_has_mounted_again(bench, put_id):
+    bench.landings.landed(write(None, 0))
+    bench.decide(
+        facts.SegmentGoing(1, "session of its node goodbye"),
+        facts.SegmentRemoved(1),
+        facts.SegmentMounted(2, NODE, "node", OTHER_GENERATION, 4096, ("sim://node/1",)),
+    )
+    bench.verdicts.found.clear()
+    bench.landings.landed(write(put_id, 0))
+    assert bench.found() == ["P5"]
