@@ -23,6 +23,7 @@ from pykvpool_sim.checkers import Verdicts, Witness
 from pykvpool_sim.checkers.contents import ContentChecker
 from pykvpool_sim.checkers.guarded import GuardChecker
 from pykvpool_sim.checkers.landings import LandingChecker
+from pykvpool_sim.cluster.buffers import PaintChecker
 from pykvpool_sim.cluster.keys import value_of
 from pykvpool_sim.cluster.shape import Shape
 from pykvpool_sim.fabric import RAILS, DataNetwork, SimFabricClient, SimFabricServer, SimMemory
@@ -48,7 +49,7 @@ class Cluster:
         self.contents = ContentChecker(value_of, self.verdicts)
         self.landings = LandingChecker(lambda: self.witness.ledger if self.witness is not None else None, self.verdicts)
         self.guards = GuardChecker(lambda: self.witness, self.verdicts)
-        self.network.watchers += [self.landings, self.guards]
+        self.network.watchers += [self.landings, self.guards, PaintChecker(self.verdicts)]
         #: The present life of the master; None before the first.
         self.witness: Witness | None = None
         #: (world time, fact), of all lives of the master, for stories.
