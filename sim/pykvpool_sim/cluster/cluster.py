@@ -118,7 +118,7 @@ class Cluster:
 
     def _node(self, host: Host, size_bytes: int) -> Node:
         def lend(size_bytes: int, runtime: Runtime) -> SimMemory:
-            memory = SimMemory(size_bytes, runtime)
+            memory = SimMemory(size_bytes, runtime, self._given_back)
             self.contents.lent(memory)
             self.memories[host.name].append(memory)
             # A dead process has no memory. (Its tasks are never freed, so it has to be said.)
@@ -128,6 +128,11 @@ class Cluster:
         servers = [SimFabricServer(host, self.network, rail) for rail in RAILS[: self.shape.rails]]
         settings = NodeSettings(host.name, (ADDRESS,), size_bytes)
         return Node(settings, servers, sim_runtime(host), transports=_transports(host), make_memory=lend)
+
+    def _given_back(self, memory: SimMemory) -> None:
+        """P5: memory that goes back to its machine is nobody's target any more."""
+        if self.network.serves(memory):
+            self.verdicts.add("P5", f"the memory of {memory.generation:#x} was given back while it could be reached")
 
     # -- clients -------------------------------------------------------------------------------------------------
 
