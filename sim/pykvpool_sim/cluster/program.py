@@ -1,5 +1,8 @@
 """A client process: it connects, its workers take turns until it is told to rest, and where it loses its session it
 connects again.
+
+Turns have their times, which do not depend on how long others take (unless all workers are busy): so a history with
+some turns left out has the others when they were.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from collections.abc import Container
 
 from pykvpool.client import Client
 from pykvpool.errors import Closed, PoolError, SessionExpired
+from pykvpool_sim.clock import NS_PER_MS, NS_PER_S
 from pykvpool_sim.cluster.buffers import PaintedBuffers
 from pykvpool_sim.cluster.cluster import Cluster
 from pykvpool_sim.cluster.shape import ClientShape
@@ -19,6 +23,10 @@ from pykvpool_sim.host import Host
 
 #: A client that lost its session, or found no master, comes back after this.
 _COME_BACK_S = 0.3
+#: Pauses are half as long again as a worker's thinking: what it does takes time as well.
+_PAUSE_NS_PER_MS = NS_PER_MS * 3 // 2
+#: Turns that are late by more than this are not made up for.
+_MAX_LATE_NS = 1_000_000_000
 #: Some clients leave in good order after a while, in the midst of it all, and come back as another session.
 _MAX_STAY_MS = 15_000
 
@@ -38,6 +46,8 @@ class ClientProgram:
         self._draws: Draws = host.draws("workload")
         self._process = host.life.name
         self.buffers = PaintedBuffers(host.name, cluster.verdicts)
+        #: When the next turn is due, on the world's clock.
+        self._due_ns = cluster.world.loop.now_ns
         self._aside = Turn(cluster, host, shape, self.buffers)
 
     async def run(self) -> None:
@@ -77,9 +87,8 @@ class ClientProgram:
     async def _worker(self, client: Client) -> None:
         verbs = [verb for verb, _ in VERBS.values()]
         while not self._cluster.rest.is_set():
-            number = self._cluster.next_turn(self._host.name)
-            turn = Turn(self._cluster, self._host, self._shape, self.buffers, number)
-            await asyncio.sleep(turn.draws.between(0, self._shape.think_ms) / 1_000)
+            turn = Turn(self._cluster, self._host, self._shape, self.buffers, self._cluster.next_turn(self._host.name))
+            await self._until_due(turn)
             (verb,) = turn.draws.choices(verbs, self._shape.weights)
             if self._turns is not None and turn.name not in self._turns:
                 continue
@@ -89,3 +98,9 @@ class ClientProgram:
                 raise
             except (PoolError, CallCancelled):
                 continue  # recorded and judged
+
+    async def _until_due(self, turn: Turn) -> None:
+        """Turns of all workers come one after the other, with drawn pauses between them."""
+        pause_ns = turn.draws.between(0, self._shape.think_ms) * _PAUSE_NS_PER_MS // self._shape.workers
+        self._due_ns = max(self._due_ns + pause_ns, turn.now_ns() - _MAX_LATE_NS)
+        await asyncio.sleep(max(0, self._due_ns - turn.now_ns()) / NS_PER_S)

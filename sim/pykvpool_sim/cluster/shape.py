@@ -32,6 +32,8 @@ class ClientShape:
     #: Pause between two operations of a worker: up to this.
     think_ms: int
     replicas: int
+    #: It wants a copy on every node, and no fewer: room has to be made on all of them or on none.
+    everywhere: bool
     #: A part of its operations is cancelled half way.
     cancel_ratio: float
     min_timeout_ms: int
@@ -111,6 +113,7 @@ def _draw_client(draws: Draws, number: int, weights: Sequence[Sequence[int]], de
         workers=draws.between(1, 3),
         think_ms=draws.choice((100, 400, 1_000)),
         replicas=draws.between(1, min(2, nodes)),
+        everywhere=draws.chance(0.2),
         cancel_ratio=draws.choice((0.0, 0.05, 0.3)),
         min_timeout_ms=min_timeout_ms,
         max_timeout_ms=min_timeout_ms * draws.choice((1, 4)),

@@ -130,6 +130,10 @@ class Turn:
     def timeout_s(self) -> float:
         return self.draws.between(self._shape.min_timeout_ms, self._shape.max_timeout_ms) / 1_000
 
+    def copies_wanted(self) -> int | None:
+        """None: what the client always wants."""
+        return len(self.cluster.shape.nodes) if self._shape.everywhere else None
+
     def scope(self) -> Scope:
         return self.draws.choice(SCOPES)
 

@@ -30,7 +30,7 @@ async def _put(turn: Turn, client: Client) -> None:
         source[: len(value)] = value
         sources.append((source, memoryview(source)[: len(value)]))
     items = [PutItem(key, view, parent) for key, (_, view), parent in zip(keys, sources, parents, strict=True)]
-    replicas = draws.between(1, 3) if draws.chance(0.35) else None
+    replicas = draws.between(1, 3) if draws.chance(0.2) else turn.copies_wanted()
     try:
         results = await turn.call(
             "put",

@@ -6,7 +6,7 @@ Choices are not left out but made plain, which is what asyncio does: first in, f
 the time was up.
 
 Streams are named, so leaving out one thing leaves the draws of all others as they were; but what follows from it
-changes, and a smaller run may fail in another way. It counts if it breaks the same promise.
+changes, and a smaller run may fail in another way. It counts if it breaks the same promise, and not after more turns.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class _Shrinker:
             return False
         report = self._run(self._seed, options)
         self._runs += 1
-        if report.broken != self._broken:
+        if report.broken != self._broken or len(report.turns) > len(self._report.turns):
             return False
         self._options, self._report = options, report
         return True
