@@ -9,11 +9,12 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from tests.mutations.mutation import Mutation, without
-from tests.mutations.report import page, put_into, simulation_section, text
+from tests.mutations.report import page, simulation_page, text
 from tests.mutations.rows import regressions
 from tests.mutations.run import Runner
 from tests.mutations.simulated import Simulation, failed_seed
@@ -83,11 +84,15 @@ def _run(chosen: list[Mutation], directory: Path, options: argparse.Namespace) -
     results = runner.run(chosen, _tell)
     print(text(results))
     if options.table:
-        options.table.write_text(page(results), "utf-8")
+        _rewrite(options.table, lambda before: page(results, before, [each.name for each in MUTATIONS]))
     if options.simulation:
-        text_before = options.simulation.read_text("utf-8")
-        options.simulation.write_text(put_into(text_before, simulation_section(results)), "utf-8")
+        asked = [each.name for each in MUTATIONS if each.simulation is not None]
+        _rewrite(options.simulation, lambda before: simulation_page(results, before, asked))
     return 0 if all(result.found for result in results) else 1
+
+
+def _rewrite(path: Path, write: Callable[[str], str]) -> None:
+    path.write_text(write(path.read_text("utf-8") if path.exists() else ""), "utf-8")
 
 
 def _tell(line: str) -> None:
@@ -102,8 +107,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="copies tested at a time")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of every check, in place of its own")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table as Markdown")
-    parser.add_argument("--simulation", type=Path, metavar="FILE", help="put the simulator's table into this page")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="bring this page up to date")
+    parser.add_argument("--simulation", type=Path, metavar="FILE", help="the same, for the simulator's table")
     parser.add_argument("--finder", choices=("tests", "sim", "both"), default="both", help="who is asked")
     parser.add_argument("--off", metavar="LIST", default="", help="promises that the simulator does not judge")
     parser.add_argument(

@@ -1,8 +1,11 @@
-"""The table of mutations: for a terminal, and as pages for the docs."""
+"""The table of mutations: for a terminal, and as pages for the docs.
+
+A run of some mutations brings the rows of a page up to date that it has results for, and leaves the others as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tests.mutations.run import Result
 from tests.mutations.simulated import unseen
@@ -10,58 +13,66 @@ from tests.mutations.simulated import unseen
 PAGE = """# Mutations: the proof that the tests bite
 
 Each row is a fault put into a copy of the pool by hand, the promise or rule that it breaks, and the first test that
-noticed, with the seconds that took. Where the simulator is asked as well, the next column has what it said, and that
-has to be something; [simulation.md](simulation.md#mutations) has its budgets. `make test-mutations` makes this table
-and fails if a single fault survives; `python -m tests.mutations --without NAME` leaves one check out, so that one can
-see which faults only it finds. A patch that no longer fits the code is an error. To add a row, see
-`tests/mutations/rows`; to ask the simulator, `tests/mutations/simulated.py`.
+noticed, with the seconds that took. `make test-mutations` runs them all, and fails if a single fault survives; with
+`ARGS="--table docs/mutations.md"` it makes this table. `python -m tests.mutations --without NAME` leaves one check out,
+so that one can see which faults only it finds. A patch that no longer fits the code is an error. To add a row, see
+`tests/mutations/rows`.
 
-| mutation | breaks | file | found by | s | the simulator |
-|---|---|---|---|---|---|
+Of many of them the simulator is asked as well, and has to find them too: [simulation.md](simulation.md#mutations) has
+what it said.
+
+| mutation | breaks | file | found by | s |
+|---|---|---|---|---|
 """
 #: Around what a command writes in docs/simulation.md.
 BEGIN, END = "<!-- made by `python -m tests.mutations --simulation` -->\n", "<!-- end -->\n"
+_HEAD = "| mutation | breaks | budget | s | what it said |\n|---|---|---|---|---|\n"
+_SURVIVED = "**SURVIVED**"
 
 
-def page(results: Sequence[Result]) -> str:
-    """Markdown."""
-    return PAGE + "".join(_row(result) for result in results)
+def page(results: Sequence[Result], before: str, names: Sequence[str]) -> str:
+    """Markdown: the page as it was `before`, with these results; `names`: of all mutations, in order."""
+    fresh = {result.mutation.name: _row(result) for result in results}
+    return PAGE + "".join(_merged(before, fresh, names))
+
+
+def _merged(before: str, fresh: dict[str, str], names: Iterable[str]) -> list[str]:
+    """Rows of the table, old and new."""
+    lines = (line for line in before.splitlines(keepends=True) if line.startswith("| "))
+    rows = {line.removeprefix("| ").partition(" |")[0]: line for line in lines} | fresh
+    return [rows[name] for name in names if name in rows]
 
 
 def _row(result: Result) -> str:
     mutation = result.mutation
-    finder = f"`{result.verdict.finder.removeprefix('tests/')}`" if result.verdict.found else "**SURVIVED**"
-    if not mutation.checks:
-        finder = "-"
-    simulated = "" if result.simulated is None else _escaped(result.simulated.finder) or "**SURVIVED**"
-    cells = (mutation.name, mutation.rule, f"`{mutation.file}`", finder, f"{result.seconds:.1f}", simulated)
+    finder = f"`{result.verdict.finder.removeprefix('tests/')}`" if result.verdict.found else _SURVIVED
+    cells = (mutation.name, mutation.rule, f"`{mutation.file}`", finder, f"{result.seconds:.1f}")
     return f"| {' | '.join(cells)} |\n"
 
 
-def simulation_section(results: Sequence[Result]) -> str:
-    """Markdown: what the simulator found, and what it cannot."""
-    asked = [result for result in results if result.simulated is not None]
-    found = sum(result.simulated is not None and result.simulated.found for result in asked)
-    lines = [f"{found} of {len(asked)} mutations were found.\n\n"]
-    lines += ["| mutation | breaks | budget | s | what it said |\n", "|---|---|---|---|---|\n"]
-    for result in asked:
-        mutation, verdict = result.mutation, result.simulated
-        assert mutation.simulation is not None and verdict is not None
-        said = _escaped(verdict.finder) if verdict.found else f"**{_escaped(verdict.trouble) or 'SURVIVED'}**"
-        cells = (mutation.name, mutation.rule, f"`{mutation.simulation.label}`", f"{result.simulated_s:.1f}", said)
-        lines.append(f"| {' | '.join(cells)} |\n")
-    lines += ["\nWhat it cannot see, and why the tests have to:\n\n", "| mutation | why |\n", "|---|---|\n"]
-    lines += [f"| {name} | {why} |\n" for name, why in unseen([result.mutation.name for result in results])]
-    return "".join(lines)
-
-
-def put_into(text: str, section: str) -> str:
-    """The page with the section between its marks. Raises ValueError where it has none."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def simulation_page(results: Sequence[Result], before: str, names: Sequence[str]) -> str:
+    """The page with what the simulator found, and what it cannot, between its marks; `names`: of all mutations of which
+    it is asked. Raises ValueError where the page has no marks."""
+    head, begin, rest = before.partition(BEGIN)
+    section, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the page has no place for the table: {BEGIN.strip()} ... {END.strip()}")
-    return f"{before}{BEGIN}\n{section}\n{END}{after}"
+    found, _, _ = section.partition("What it cannot see")
+    fresh = {result.mutation.name: _simulated_row(result) for result in results if result.simulated is not None}
+    rows = _merged(found, fresh, names)
+    survived = sum(_SURVIVED in row for row in rows)
+    count = f"{len(rows) - survived} of {len(rows)} mutations were found.\n\n"
+    others = "".join(f"| {name} | {why} |\n" for name, why in unseen())
+    cannot = f"What it cannot see, and why the tests have to:\n\n| mutation | why |\n|---|---|\n{others}"
+    return f"{head}{BEGIN}\n{count}{_HEAD}{''.join(rows)}\n{cannot}\n{END}{tail}"
+
+
+def _simulated_row(result: Result) -> str:
+    mutation, verdict = result.mutation, result.simulated
+    assert mutation.simulation is not None and verdict is not None
+    said = _escaped(verdict.finder) if verdict.found else f"{_SURVIVED} {_escaped(verdict.trouble)}".strip()
+    cells = (mutation.name, mutation.rule, f"`{mutation.simulation.label}`", f"{result.simulated_s:.1f}", said)
+    return f"| {' | '.join(cells)} |\n"
 
 
 def text(results: Sequence[Result]) -> str:

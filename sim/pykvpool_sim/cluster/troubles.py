@@ -264,7 +264,7 @@ def _slow(draws: Draws) -> dict[str, int | float]:
     return {
         "slow_ratio": draws.choice((0.05, 0.2, 0.6)),
         "slow_ns": draws.between(50, 8_000) * NS_PER_MS,
-        "flush_ns": draws.between(0, 500) * NS_PER_MS,
+        "flush_ns": draws.between(0, draws.choice((500, 4_000))) * NS_PER_MS,
     }
 
 
