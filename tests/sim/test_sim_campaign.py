@@ -14,7 +14,7 @@ from pykvpool_sim.command.campaign import Campaign, Summary, Wishes
 from pykvpool_sim.command.main import sim
 from pykvpool_sim.command.pages import summary_page
 from pykvpool_sim.command.progress import ProgressLine
-from pykvpool_sim.command.workers import Ran, Run, WorkerDied, _Worker, run_in_processes
+from pykvpool_sim.command.workers import Ran, Run, _Worker, run_in_processes
 from pykvpool_sim.history import History, Outcome
 
 # -- what clients were told ------------------------------------------------------------------------------------------
@@ -206,10 +206,11 @@ def test_every_worker_has_a_hash_seed_of_its_own(monkeypatch):
             worker.end()
 
 
-def test_a_worker_that_dies_is_told_with_its_seed(capfd):
-    with pytest.raises(WorkerDied, match="seed 41"):
-        list(run_in_processes(Few(Run(41, "no options")), 1))
-    capfd.readouterr()
+def test_a_worker_that_dies_is_a_failure_of_its_seed_and_the_others_go_on(capfd):
+    source = Few(Run(1, SHORT), Run(41, "no options"), Run(2, SHORT))
+    list(run_in_processes(source, 1))
+    assert {run.seed: result.report.failed for run, result in source.results} == {1: False, 2: False, 41: True}
+    assert "Traceback" in capfd.readouterr().err
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
