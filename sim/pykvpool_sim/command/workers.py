@@ -117,7 +117,7 @@ class _Worker:
             answer: Ran = self._connection.recv()
         except EOFError:
             self.end()
-            return Ran(Report(run.seed, violations=["bug: the simulator itself failed, or was killed; see its output"]))
+            return Ran(Report(run.seed, violations=["bug at ? s: the simulator failed, or was killed; see its output"]))
         return answer
 
     def end(self) -> None:
