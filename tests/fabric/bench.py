@@ -55,6 +55,7 @@ BACKENDS = (
     Backend("tcp+token", "tcp", token="open sesame", on_the_wire=True),
     Backend("sim", "sim", owner_is_asked=False, on_the_wire=True),
     Backend("sim two lanes", "sim", owner_is_asked=False, on_the_wire=True, lanes=2),
+    Backend("sim one machine", "sim", zero_copy=True, owner_is_asked=False, on_the_wire=True),
 )
 
 
