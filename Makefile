@@ -12,6 +12,9 @@ PIP := PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip --quiet --quiet --disable-pi
 #: Where Mooncake's wheel lives, with what the programs use beside it (add torch for the tensors' part).
 MOONCAKE_VENV := .venv-mooncake
 MOONCAKE_PACKAGES := mooncake-transfer-engine-non-cuda numpy
+#: Where the real vLLM engine lives (2.5 GB), and exactly what is installed for it.
+VLLM_VENV := .venv-vllm
+VLLM_LOCK := tests/vllm/engine/requirements.lock
 #: Extra arguments, for example: make test ARGS="tests/config -k token", make demo ARGS="--seed 7"
 ARGS :=
 
@@ -21,7 +24,7 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test test-mutations test-mooncake lint types layers check bench reference clean
+.PHONY: help demo test test-mutations test-mooncake test-vllm lint types layers check bench bench-vllm reference clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -39,6 +42,9 @@ test-mooncake: ## the same programs on Mooncake's wheel and on the pool; writes 
 	@$(MAKE) VENV=$(MOONCAKE_VENV) $(MOONCAKE_VENV)/.ready-mooncake
 	@$(MOONCAKE_VENV)/bin/python -m tests.mooncake.compare
 
+test-vllm: $(VLLM_VENV)/.ready-vllm ## the connector in the real vLLM engine, on this CPU (makes a venv of 2.5 GB once)
+	@$(VLLM_VENV)/bin/python -m pytest -W default tests/vllm $(ARGS)
+
 lint: $(VENV)/.ready-lint ## ruff: rules and format
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
@@ -54,11 +60,14 @@ check: lint types layers ## all three
 bench: $(VENV)/.ready ## measure this machine, and the pool beside it
 	@$(PYTHON) -m pykvpool bench $(ARGS)
 
+bench-vllm: $(VLLM_VENV)/.ready-vllm ## an engine's steps with the connector and without, in turn
+	@$(VLLM_VENV)/bin/python benchmarks/vllm_steps.py $(ARGS)
+
 reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool.observe.reference docs
 
 clean: ## remove .venv and everything that can be made again
-	@rm -rf $(VENV) $(MOONCAKE_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(MOONCAKE_VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough, works, and can make a venv; else the first that only lacks ensurepip, which
@@ -106,3 +115,14 @@ $(VENV)/.ready-lint: $(VENV)/.ready
 $(MOONCAKE_VENV)/.ready-mooncake: $(VENV)/.ready
 	@echo "Adding $(MOONCAKE_PACKAGES) to $(VENV)"
 	@$(PIP) install $(MOONCAKE_PACKAGES) && touch $@ || echo "$(MOONCAKE_PACKAGES) cannot be installed here"
+
+# vLLM's wheels for the CPU are for Python 3.11 here. The lock names every package and nothing that clashes with the
+# CPU build of torch; the pool itself comes from this tree, with its plugin's entry point.
+$(VLLM_VENV)/.ready-vllm: $(VLLM_LOCK) pyproject.toml
+	@python=$$(command -v python3.11) || { echo "The vLLM engine's lock is for Python 3.11, which is not here" >&2; exit 1; }; \
+	if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then usable=; bare=$$python; $(install_venv_module); fi; \
+	echo "Making $(VLLM_VENV) with the vLLM engine (once; 2.5 GB, about 4 minutes)"; \
+	rm -f $@; [ -x $(VLLM_VENV)/bin/python ] || $$python -m venv --clear $(VLLM_VENV)
+	@export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1; pip="$(VLLM_VENV)/bin/python -m pip --quiet --quiet"; \
+	$$pip install --upgrade 'pip>=25.1' && echo "  packages of the engine" && $$pip install --no-deps -r $(VLLM_LOCK) \
+	&& echo "  the pool" && $$pip install --editable . --group test && touch $@

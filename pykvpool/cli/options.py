@@ -14,15 +14,17 @@ from typing import Any
 
 import click
 
+from pykvpool.cli.fabric_settings import rdma_settings
 from pykvpool.client import Client
 from pykvpool.config import Config, load, parse_size
 from pykvpool.config.kinds import Several, Switch
-from pykvpool.config.schema import KEYS, section_keys
+from pykvpool.config.reference import default_text
+from pykvpool.config.schema import KEYS, Key, section_keys
 
 #: Keys of every command that speaks to a master.
 POOL_KEYS = ("pool.master", "pool.cluster", "pool.token", "pool.token_file")
 #: Keys of commands that use the pool as a client.
-CLIENT_KEYS = (*POOL_KEYS, "client.namespace", "client.fabrics", "client.timeout_s")
+CLIENT_KEYS = (*POOL_KEYS, "client.namespace", "client.fabrics", "client.timeout_s", "rdma.devices", "rdma.gid_index")
 
 Command = Callable[..., Any]
 
@@ -109,6 +111,7 @@ async def open_client(config: Config, role: str | None = None) -> Client:
         min_replicas=client.min_replicas or None,
         timeout_s=client.timeout_s,
         fabrics=client.fabrics,
+        rdma=rdma_settings(config.rdma),
     )
 
 
@@ -123,8 +126,16 @@ def _flag(path: str) -> Callable[[Command], Command]:
         _parameter(path),
         multiple=several,
         metavar=key.kind.name.upper(),
-        help=f"{key.meaning}{again}  [env: {key.variable}]",
+        help=f"{key.meaning}{again}  [env: {key.variable}{_default(key)}]",
     )
+
+
+def _default(key: Key) -> str:
+    """What is in force where nothing is said; an empty value says nothing that the meaning does not."""
+    if key.default in ("", (), None):
+        return ""
+    value = ", ".join(key.default) if isinstance(key.default, tuple) else default_text(key).strip('"')
+    return f"; default: {value}"
 
 
 def _parameter(path: str) -> str:

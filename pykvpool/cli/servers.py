@@ -7,22 +7,32 @@ known only once it listens (port 0), so everything here is a context manager tha
 from __future__ import annotations
 
 import dataclasses
+import logging
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from pykvpool.cli import format as say
-from pykvpool.cli.shm_files import shm_path, sweep
+from pykvpool.cli.fabric_settings import rdma_advertise, rdma_listen, rdma_settings
 from pykvpool.cli.taken_names import check_name_is_free
-from pykvpool.config import Config, MasterConfig, PoolConfig
+from pykvpool.config import Config, MasterConfig, NodeConfig, PoolConfig, RdmaConfig
 from pykvpool.core.config import CoreConfig
 from pykvpool.core.master import MasterCore
+from pykvpool.errors import ConfigError
 from pykvpool.fabric.registry import ServerSettings, build_servers
+from pykvpool.host.access import PoolAccess
+from pykvpool.host.agent.server import AgentServer
 from pykvpool.master import MasterServer
 from pykvpool.master.decider import Decider
 from pykvpool.node import Node, NodeSettings
+from pykvpool.node.socket_files import engine_path, shm_path, sweep
 from pykvpool.runtime import real_runtime
+
+log = logging.getLogger("pykvpool.node")
+
+#: Value of `engine_socket` that wants none.
+NO_ENGINES = "off"
 
 
 def core_config(config: MasterConfig) -> CoreConfig:
@@ -48,10 +58,15 @@ class Serving:
 @dataclass(frozen=True, slots=True)
 class ServingNode(Serving):
     node: Node
+    #: Where engines of this host attach, "" where they cannot.
+    engines: str
 
     @property
     def everywhere(self) -> str:
-        return say.endpoints(self.addresses) + (f"; {self.http}" if self.http else "")
+        rest = [self.http] if self.http else []
+        if self.engines:
+            rest.append(f"engines attach at {self.engines}")
+        return "; ".join([say.endpoints(self.addresses), *rest])
 
 
 @asynccontextmanager
@@ -88,34 +103,63 @@ async def running_node(config: Config) -> AsyncIterator[ServingNode]:
         node.name or socket.gethostname(), pool.master, node.segment_size, pool.token or None, pool.cluster
     )
     async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(
-            _running(settings, node.fabrics, node.data_listen, node.advertise, node.shm_dir, ask=not node.replace)
-        )
+        running = await stack.enter_async_context(_running(settings, node, config.rdma, ask=not node.replace))
         http = ""
         if node.http_listen:
             from pykvpool.cli.faces import node_face
 
             http = await stack.enter_async_context(node_face(running, node.http_listen))
-        yield ServingNode(running.mount.endpoints if running.mount is not None else (), http, running)
+        engines = ""
+        if node.engine_socket != NO_ENGINES:
+            engines = await stack.enter_async_context(_engines_of(running, config, settings))
+        yield ServingNode(running.mount.endpoints if running.mount is not None else (), http, running, engines)
+
+
+@asynccontextmanager
+async def _engines_of(running: Node, config: Config, settings: NodeSettings) -> AsyncIterator[str]:
+    """Take engines of this host in; yields the socket's path. Where nobody named one and there can be none, the node
+    does without."""
+    node = config.node
+    access = PoolAccess(
+        settings.master,
+        f"{settings.name}-engines",
+        cluster=running.session.cluster if running.session is not None else settings.cluster,
+        token=settings.token,
+        fabrics=tuple(dict.fromkeys((*config.client.fabrics, *node.fabrics))),
+        rdma=rdma_settings(config.rdma),
+    )
+    runtime = real_runtime()
+    server: AgentServer | None = None
+    try:
+        try:
+            path = node.engine_socket or engine_path(settings.name, node.shm_dir)
+            server = AgentServer(path, settings.name, access, runtime)
+            sweep(path)
+            await server.start()
+        except ConfigError as error:
+            if node.engine_socket:
+                raise
+            log.warning("engines of this host cannot attach: %s", error)
+            server = None
+        yield server.path if server is not None else ""
+    finally:
+        if server is not None:
+            await server.close()
+        runtime.offload.close()
 
 
 @asynccontextmanager
 async def embedded_node(name: str, masters: Sequence[str], segment_bytes: int) -> AsyncIterator[Node]:
     """A node of this process that others of it reach over inproc alone."""
     settings = NodeSettings(name, tuple(masters), segment_bytes)
-    async with _running(settings, ("inproc",), "tcp://127.0.0.1:0", "", "") as running:
+    inproc = dataclasses.replace(NodeConfig(), fabrics=("inproc",))
+    async with _running(settings, inproc, RdmaConfig()) as running:
         yield running
 
 
 @asynccontextmanager
 async def _running(
-    settings: NodeSettings,
-    fabrics: Sequence[str],
-    data_listen: str,
-    advertise: str,
-    shm_dir: str,
-    *,
-    ask: bool = False,
+    settings: NodeSettings, config: NodeConfig, rdma: RdmaConfig, *, ask: bool = False
 ) -> AsyncIterator[Node]:
     """`ask`: whether the name is free; else it is taken from whoever has it."""
     runtime = real_runtime()
@@ -123,11 +167,14 @@ async def _running(
         runtime=runtime,
         cluster=settings.cluster,
         token=settings.token,
-        tcp_listen=data_listen.removeprefix("tcp://"),
-        tcp_advertise=advertise,
-        shm_path=shm_path(settings.name, shm_dir) if "shm" in fabrics else "",
+        tcp_listen=config.data_listen.removeprefix("tcp://"),
+        tcp_advertise=config.advertise,
+        shm_path=shm_path(settings.name, config.shm_dir) if "shm" in config.fabrics else "",
+        rdma_listen=rdma_listen(config),
+        rdma_advertise=rdma_advertise(config),
+        rdma=rdma_settings(rdma),
     )
-    node = Node(settings, build_servers(fabrics, offered), runtime)
+    node = Node(settings, build_servers(config.fabrics, offered), runtime)
     try:
         if ask:
             await check_name_is_free(settings, runtime)

@@ -30,6 +30,8 @@ class Announcement(msgspec.Struct, frozen=True):
     addresses: tuple[str, ...]
     #: Address of the HTTP face, "" where there is none.
     http: str = ""
+    #: UNIX socket of a node for the engines of its host, "" where there is none.
+    engines: str = ""
 
 
 def announce(announcement: Announcement) -> None:

@@ -40,6 +40,20 @@ class ClientBase:
     def closed(self) -> bool:
         return self._closing is not None
 
+    @property
+    def connected(self) -> bool:
+        """There is a connection to the master at this moment. Calls work, or wait for one, in either case."""
+        return self._link.session.connected
+
+    async def revive(self) -> None:
+        """Open a new session now where the master gave the old one up; every call does that by itself when it meets it.
+
+        Raises `SessionExpired` where another process has taken the name, else as `Client.connect`.
+        """
+        self._check_open()
+        if self._link.session.lost is not None:
+            await self._renew(self._link.session.incarnation)
+
     async def close(self) -> None:
         """End transfers, release leases, say goodbye. Harmless twice; whoever is cancelled here leaves it going on."""
         if self._closing is None:

@@ -27,6 +27,7 @@ from pykvpool.client.views import View
 from pykvpool.client.writer import PutJob, Writer
 from pykvpool.errors import InvalidArgument, PoolError
 from pykvpool.fabric.base import FabricClient, Peer
+from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_client
 from pykvpool.fabric.router import Router
 from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_pieces
@@ -51,13 +52,19 @@ class Client(Verbs):
     """One session with a pool. Make it with `Client.connect`; close it with `close` or ``async with``."""
 
     def __init__(
-        self, link: MasterLink, fabrics: Fabrics, namespace: str, options: PutOptions, timeout_s: float
+        self,
+        link: MasterLink,
+        fabrics: Fabrics,
+        namespace: str,
+        options: PutOptions,
+        timeout_s: float,
+        registered: BufferRegistry,
     ) -> None:
         super().__init__(link, fabrics, namespace, timeout_s)
         self._options = options
         self._writer = Writer(link, fabrics, self._statistics)
         self._reader = Reader(link, fabrics, self._statistics)
-        self._registered = BufferRegistry()
+        self._registered = registered
 
     @classmethod
     async def connect(
@@ -74,6 +81,7 @@ class Client(Verbs):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         connect_timeout_s: float = 5.0,
         fabrics: Sequence[str] = DEFAULT_FABRICS,
+        rdma: RdmaSettings = DEFAULT_SETTINGS,
         runtime: Runtime | None = None,
         transports: TransportRegistry | None = None,
         make_fabric: Callable[[str, ClientSettings], FabricClient] = build_client,
@@ -89,6 +97,7 @@ class Client(Verbs):
             namespace: where its keys are; not empty.
             timeout_s: default deadline of every call.
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
+            rdma: which devices, and how, where `fabrics` names rdma.
             runtime, transports, make_fabric: the outside world; a simulator brings its own.
 
         Raises:
@@ -105,6 +114,7 @@ class Client(Verbs):
         addresses = [master] if isinstance(master, str) else list(master)
         name = name or f"client-{runtime.new_incarnation():016x}"
         hooks = SessionHooks()
+        registered = BufferRegistry()
         session = await ControlSession.connect(
             addresses,
             name=name,
@@ -120,7 +130,9 @@ class Client(Verbs):
 
             def make_router() -> Router:
                 peer = Peer(name, session.incarnation, writable=role != "reader")
-                settings = ClientSettings(peer, runtime, cluster=session.cluster, token=token)
+                settings = ClientSettings(
+                    peer, runtime, cluster=session.cluster, token=token, rdma=rdma, buffers=registered
+                )
                 return Router([make_fabric(scheme, settings) for scheme in fabrics], runtime.clock)
 
             reach = Fabrics(make_router)
@@ -129,7 +141,7 @@ class Client(Verbs):
             raise
         link = MasterLink(session, runtime)
         hooks.link = link
-        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s)
+        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s, registered)
 
     # -- put -------------------------------------------------------------------------------------------------------
 
@@ -144,6 +156,7 @@ class Client(Verbs):
         min_replicas: int | None = None,
         preferred_node: str = "",
         pin: Pin = Pin.NONE,
+        wait: bool = True,
         timeout_s: float | None = None,
     ) -> PutResult:
         """Store one object. A key that exists with the same size is success without a transfer (`existed`).
@@ -163,6 +176,7 @@ class Client(Verbs):
             min_replicas=min_replicas,
             preferred_node=preferred_node,
             pin=pin,
+            wait=wait,
             timeout_s=timeout_s,
         )
         return value_of(result)
@@ -176,11 +190,13 @@ class Client(Verbs):
         min_replicas: int | None = None,
         preferred_node: str = "",
         pin: Pin = Pin.NONE,
+        wait: bool = True,
         timeout_s: float | None = None,
     ) -> list[PutResult | PoolError]:
         """Store many objects; one result per item, in order. See `put`.
 
-        What finds room is written and committed first; the rest waits for room in the order of the pool's queue.
+        What finds room is written and committed first; the rest waits for room in the order of the pool's queue, or is
+        refused at once where `wait` is False.
         """
         deadline_ms = self._begin(timeout_s)
         defaults = self._options
@@ -190,6 +206,7 @@ class Client(Verbs):
             defaults.min_replicas if replicas is None and min_replicas is None else min_replicas,
             preferred_node,
             pin,
+            wait,
         )
         _check_replicas(options.replicas, options.min_replicas)
         jobs = [_put_job(item) for item in items]

@@ -8,10 +8,11 @@ good; nothing brings it back.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 from pykvpool.client.link import MasterLink
-from pykvpool.errors import LeaseExpired, PoolError
+from pykvpool.errors import LeaseExpired, PoolError, SessionExpired
 from pykvpool.model.commands import Release, Renew
 from pykvpool.model.ids import LeaseId
 from pykvpool.model.replies import Done
@@ -64,20 +65,22 @@ class HeldLease:
         self._lease_ms = wanted_ms
         self._trusted_until_ms = asked_at_ms + int(wanted_ms * TRUST_RATIO)
 
-    def keep_alive(self) -> None:
-        """Renew it in the background until it is released or lapses."""
+    def keep_alive(self, on_lapse: Callable[[], None] | None = None) -> None:
+        """Renew it in the background until it is released or lapses; then `on_lapse` is called on the loop."""
         if self._keeper is None and not self._released:
-            self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="pykvpool lease keeper")
+            self._keeper = asyncio.get_running_loop().create_task(self._keep(on_lapse), name="pykvpool lease keeper")
 
-    async def _keep(self) -> None:
+    async def _keep(self, on_lapse: Callable[[], None] | None) -> None:
         while self.trusted:
             await asyncio.sleep(self._lease_ms * RENEW_RATIO / 1_000)
             try:
                 await self.renew()
-            except LeaseExpired:
-                return  # lapsed: whoever leaves through check() learns of it
+            except (LeaseExpired, SessionExpired):
+                break  # lapsed: whoever leaves through check() learns of it too
             except PoolError:
                 continue  # the master is away for a moment: try again while there is time
+        if on_lapse is not None:
+            on_lapse()
 
     def release(self) -> None:
         """Give it up; the answer is not waited for. Harmless twice."""

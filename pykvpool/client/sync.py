@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from pykvpool.client.client import Client
@@ -42,10 +44,7 @@ class LoopThread:
 
     def run(self, work: Coroutine[object, object, T]) -> T:
         """Run `work` on the loop and wait for it. Raises what it raises, `Closed` where the loop is stopped."""
-        if self._loop.is_closed() or not self._thread.is_alive():
-            work.close()
-            raise Closed("this client is closed: connect a new one")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.submit(work)
         try:
             return future.result()
         except KeyboardInterrupt:
@@ -54,6 +53,20 @@ class LoopThread:
                 # cancel() of a concurrent future does not wait for the task: ask the loop when it is idle again.
                 asyncio.run_coroutine_threadsafe(_settled(), self._loop).result(INTERRUPT_DRAIN_S)
             raise
+
+    def post(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call `function` on the loop soon; never waits. Raises `Closed` where the loop is stopped."""
+        try:
+            self._loop.call_soon_threadsafe(functools.partial(function, *args, **kwargs))
+        except RuntimeError:
+            raise Closed("this client is closed: connect a new one") from None
+
+    def submit(self, work: Coroutine[object, object, T]) -> Future[T]:
+        """Begin `work` on the loop. Raises `Closed` where the loop is stopped."""
+        if self._loop.is_closed() or not self._thread.is_alive():
+            work.close()
+            raise Closed("this client is closed: connect a new one")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
         """End every task, stop the loop, join the thread. Harmless twice, and from the thread itself."""
@@ -177,6 +190,7 @@ class SyncClient:
     remove = blocking(Client.remove)
     remove_batch = blocking(Client.remove_batch)
     remove_all = blocking(Client.remove_all)
+    remove_scopes = blocking(Client.remove_scopes)
     pin = blocking(Client.pin)
     unpin = blocking(Client.unpin)
 

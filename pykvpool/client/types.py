@@ -50,6 +50,9 @@ class PutOptions:
     #: Name of the node that should hold the first copy, where it has room.
     preferred_node: str = ""
     pin: Pin = Pin.NONE
+    #: A key that finds no room, or that another client is writing, waits for it within the deadline. False: it is
+    #: refused at once (`PoolFull`, `NotReady`).
+    wait: bool = True
 
     @property
     def must_be_granted(self) -> int:

@@ -10,6 +10,7 @@ from pykvpool.client.types import Key, ListedKey, PrefixMatch, RemovedCount
 from pykvpool.errors import LimitExceeded, PoolError
 from pykvpool.model.commands import (
     MAX_BATCH_KEYS,
+    MAX_SCOPES,
     ClusterState,
     Command,
     Exists,
@@ -149,6 +150,23 @@ class Verbs(ClientBase):
         command = RemoveAll(self.namespace if namespace is None else namespace, pattern, force)
         reply = await self._in_session(lambda: self._link.call(command, Counted, deadline_ms))
         return RemovedCount(reply.count, reply.kept)
+
+    async def remove_scopes(
+        self, scopes: Sequence[Scope], *, force: bool = False, timeout_s: float | None = None
+    ) -> RemovedCount:
+        """Unlink every object of these scopes, whatever namespaces they are in."""
+        deadline_ms = self._begin(timeout_s)
+
+        async def run() -> RemovedCount:
+            removed = kept = 0
+            for chunk in chunked(scopes, MAX_SCOPES):
+                life = self._link.life
+                ids = await self._link.scope_ids(chunk, deadline_ms)
+                reply = await self._link.call(RemoveAll(force=force, scopes=tuple(ids)), Counted, deadline_ms, life)
+                removed, kept = removed + reply.count, kept + reply.kept
+            return RemovedCount(removed, kept)
+
+        return await self._in_session(run)
 
     async def pin(
         self, keys: Sequence[Key], pin: Pin = Pin.HARD, *, scope: Scope | None = None, timeout_s: float | None = None

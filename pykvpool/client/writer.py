@@ -151,7 +151,7 @@ class _Batch:
 
     async def _start(self) -> None:
         jobs, options = self._jobs, self._options
-        remaining_ms = int(self._link.remaining_s(self._deadline_ms) * 1_000)
+        remaining_ms = int(self._link.remaining_s(self._deadline_ms) * 1_000) if options.wait else 0
         command = PutStart(
             scope=self._scope,
             hashes=tuple(job.hash for job in jobs),

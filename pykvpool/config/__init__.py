@@ -8,7 +8,7 @@ parts get a finished section (`NodeConfig`, ...) from their caller; none of them
 from pykvpool.config.kinds import HostPort, parse_host_port
 from pykvpool.config.load import Config, Shown, load
 from pykvpool.config.quantities import parse_size
-from pykvpool.config.schema import ClientConfig, LogConfig, MasterConfig, NodeConfig, PoolConfig
+from pykvpool.config.schema import ClientConfig, LogConfig, MasterConfig, NodeConfig, PoolConfig, RdmaConfig
 
 __all__ = [
     "ClientConfig",
@@ -18,6 +18,7 @@ __all__ = [
     "MasterConfig",
     "NodeConfig",
     "PoolConfig",
+    "RdmaConfig",
     "Shown",
     "load",
     "parse_host_port",

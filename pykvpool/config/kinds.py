@@ -194,16 +194,19 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class DataListen:
-    """Where a node serves blocks over TCP, with ``tcp://`` in front or without."""
+    """Where a node listens for peers that move blocks, with ``tcp://`` in front or without."""
 
+    may_be_empty: bool = False
     name: ClassVar[str] = "host:port"
     bounds: ClassVar[str] = ""
 
     @property
     def allowed(self) -> str:
-        return "'host:port', '[ipv6]:port' or the same after 'tcp://'"
+        return "'host:port', '[ipv6]:port' or the same after 'tcp://'" + (", or nothing" if self.may_be_empty else "")
 
     def parse(self, raw: object) -> str:
+        if raw == "" and self.may_be_empty:
+            return ""
         if isinstance(raw, str):
             try:
                 host, port = parse_host_port(raw.strip().removeprefix("tcp://"))

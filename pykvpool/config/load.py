@@ -25,6 +25,7 @@ from pykvpool.config.schema import (
     MasterConfig,
     NodeConfig,
     PoolConfig,
+    RdmaConfig,
 )
 from pykvpool.errors import ConfigError
 
@@ -54,6 +55,7 @@ class Config:
     master: MasterConfig
     node: NodeConfig
     client: ClientConfig
+    rdma: RdmaConfig
     log: LogConfig
     #: By path (``node.segment_size``); every key is there.
     sources: Mapping[str, str]

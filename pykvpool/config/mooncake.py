@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from pykvpool.config.kinds import Advertised, Choice, Text, parse_host_port
 from pykvpool.config.quantities import Size
+from pykvpool.config.schema import FABRICS, NODE_FABRICS
 
-#: Mooncake's protocols that have a meaning here: shm and tcp, the cheapest that works, as everywhere in the pool.
+#: Mooncake's protocols that have a meaning here. The cheapest fabric that works is taken anyway; "rdma" adds one.
 PROTOCOLS = ("tcp", "rdma")
 MODES = ("embedded", "standalone-store")
 
@@ -69,7 +70,8 @@ def _buffer_size(result: Translated, value: object) -> None:
 
 def _protocol(result: Translated, value: object) -> None:
     if Choice(PROTOCOLS).parse(value) == "rdma":
-        result.warnings.append("'protocol' is 'rdma', which is not part of this version: blocks move over shm and tcp")
+        result.values["node.fabrics"] = NODE_FABRICS
+        result.values["client.fabrics"] = FABRICS
 
 
 def _mode(_result: Translated, value: object) -> None:
@@ -101,8 +103,9 @@ def _metadata_server(result: Translated, value: object) -> None:
 
 
 def _device(result: Translated, value: object) -> None:
-    if _text(value):
-        result.warnings.append("'device_name' is ignored: devices are found by themselves")
+    names = [name.strip() for name in _text(value).split(",") if name.strip()]
+    if names:
+        result.values["rdma.devices"] = names
 
 
 _HANDLERS: dict[str, Callable[[Translated, object], None]] = {

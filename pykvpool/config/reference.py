@@ -50,10 +50,11 @@ Where `{MOONCAKE_VARIABLE}` names a file, these of its keys are understood:
 |---|---|
 | `master_server_address` | `[pool] master`; several are separated by `;` |
 | `global_segment_size` | `[node] segment_size`; 0 leaves it alone |
-| `protocol` | `tcp`; `rdma` is read as `tcp` with a warning, since this version has no RDMA; others are refused |
+| `protocol` | `tcp`; `rdma` adds that to `fabrics` of nodes and clients; others are refused |
+| `device_name` | `[rdma] devices` |
 | `tenant_id` | `[client] namespace` |
 | `local_hostname` | `[node] advertise` |
-| `mode`, `enable_offload`, `local_buffer_size`, `metadata_server`, `device_name` | checked, \
+| `mode`, `enable_offload`, `local_buffer_size`, `metadata_server` | checked, \
 and named in a warning where they ask for something |
 
 Any other key is ignored with a warning.
@@ -84,14 +85,14 @@ def _row(key: Key) -> str:
         f"`{key.name}`",
         key.kind.name,
         key.kind.bounds,
-        f"`{_default(key)}`",
+        f"`{default_text(key)}`",
         key.meaning,
         f"`{key.flag}`" if key.flag else "",
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _default(key: Key) -> str:
+def default_text(key: Key) -> str:
     """As in a TOML file; sizes with their unit where that is shorter."""
     if isinstance(key.kind, Size) and isinstance(key.default, int):
         for unit, factor in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):

@@ -24,19 +24,18 @@ SHARED_SECTION = "pool"
 #: A day. Times beyond it are mistakes of a unit.
 DAY_MS = 86_400_000
 #: How blocks can move, cheapest first.
-FABRICS = ("inproc", "shm", "tcp")
+FABRICS = ("inproc", "shm", "rdma", "tcp")
 #: How a node that is a process of its own can be reached: nobody shares its process.
-NODE_FABRICS = ("shm", "tcp")
-_NO_RDMA = Absent(
-    "rdma",
-    "rdma is not part of this version: leave it out, blocks then move over shm within a host and tcp elsewhere",
-)
+NODE_FABRICS = ("shm", "rdma", "tcp")
+#: What works everywhere. RDMA is asked for by name: it needs devices, a binding, and memory that may be locked.
+DEFAULT_FABRICS = ("inproc", "shm", "tcp")
+DEFAULT_NODE_FABRICS = ("shm", "tcp")
 _NO_INPROC = Absent(
     "inproc", "a node that is a process of its own shares it with nobody: inproc is for pools within one program"
 )
 
-_client_fabrics = Several(Choice(FABRICS, (_NO_RDMA,)))
-_node_fabrics = Several(Choice(NODE_FABRICS, (_NO_RDMA, _NO_INPROC)))
+_client_fabrics = Several(Choice(FABRICS))
+_node_fabrics = Several(Choice(NODE_FABRICS, (_NO_INPROC,)))
 _milliseconds = Duration(1, DAY_MS, 1)
 _count = Whole(1)
 
@@ -141,7 +140,19 @@ class NodeConfig:
         "Directory of its UNIX socket for shared memory. Empty: `$XDG_RUNTIME_DIR/pykvpool`, or where that is not set "
         "`pykvpool-UID` in the directory for temporary files.",
     )
-    fabrics: tuple[str, ...] = key(NODE_FABRICS, _node_fabrics, "How others reach its memory.", flag="--fabric")
+    engine_socket: str = key(
+        "",
+        Text("a path"),
+        "UNIX socket at which engines of this host find it, to have it move their blocks. Empty: in `shm_dir`; `off`: "
+        "nowhere.",
+    )
+    fabrics: tuple[str, ...] = key(DEFAULT_NODE_FABRICS, _node_fabrics, "How others reach its memory.", flag="--fabric")
+    rdma_listen: str = key(
+        "",
+        DataListen(may_be_empty=True),
+        "Where peers agree with it on RDMA queue pairs (over TCP; blocks do not pass there). Empty: a free port of the "
+        "host in `data_listen`.",
+    )
     http_listen: str = key(
         "", Listen(), "Where it serves health, its metrics, and the pool's state. Empty: nowhere.", flag="--http"
     )
@@ -163,7 +174,26 @@ class ClientConfig:
         "Fewest copies with which a put starts and succeeds. 0: it starts with all `replicas`, one that lands will do.",
     )
     timeout_s: float = key(30.0, Duration(0.001, 86_400.0, 1_000), "Deadline of a call, waiting for room included.")
-    fabrics: tuple[str, ...] = key(FABRICS, _client_fabrics, "How blocks may move.", flag="--fabric")
+    fabrics: tuple[str, ...] = key(DEFAULT_FABRICS, _client_fabrics, "How blocks may move.", flag="--fabric")
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaConfig:
+    """RDMA, for nodes and clients alike, where `fabrics` names it."""
+
+    devices: tuple[str, ...] = key(
+        (),
+        Several(Text("a device like 'mlx5_0', or one of its ports like 'mlx5_0:1'", may_be_empty=False), least=0),
+        "Devices to use, all at once. Empty: every one with a port that is up.",
+        flag="--rdma-device",
+    )
+    queue_pairs: int = key(2, Whole(1, 16), "Queue pairs from each port to each port of a peer.", flag=None)
+    gid_index: int = key(
+        -1,
+        Whole(-1, 255),
+        "Index of the address to use in the GID table of a port. -1: found by trying, RoCE v2 with IPv4 first.",
+        flag="--rdma-gid-index",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +209,7 @@ SECTIONS: dict[str, type[Any]] = {
     "master": MasterConfig,
     "node": NodeConfig,
     "client": ClientConfig,
+    "rdma": RdmaConfig,
     "log": LogConfig,
 }
 

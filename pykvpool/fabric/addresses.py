@@ -1,6 +1,7 @@
 """Endpoint addresses of the fabrics: text to typed value and back, and which host this is.
 
-``inproc://PROCESS/GENERATION``, ``shm://HOST/absolute/path/of/socket``, ``tcp://host:port`` (IPv6: ``tcp://[::1]:7001``).
+``inproc://PROCESS/GENERATION``, ``shm://HOST/absolute/path/of/socket``, ``tcp://host:port`` and ``rdma://host:port``
+(IPv6: ``tcp://[::1]:7001``); the last is where queue pairs are agreed on, not where bytes travel.
 No I/O beyond reading the boot id once.
 """
 
@@ -37,11 +38,11 @@ class HostPort:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> HostPort:
-        """Read ``host:port``, ``[v6]:port``, with or without ``tcp://``. Raises `InvalidArgument`."""
-        scheme, separator, rest = text.rpartition("://")
-        if separator and scheme != "tcp":
-            raise InvalidArgument(f"{text!r}: expected tcp://host:port")
+    def parse(cls, text: str, scheme: str = "tcp") -> HostPort:
+        """Read ``host:port`` or ``[v6]:port``, with ``scheme://`` in front or without. Raises `InvalidArgument`."""
+        given, separator, rest = text.rpartition("://")
+        if separator and given != scheme:
+            raise InvalidArgument(f"{text!r}: expected {scheme}://host:port")
         host, colon, port_text = rest.rpartition(":")
         if not colon or not host or not (port_text.isascii() and port_text.isdigit()):
             raise InvalidArgument(f"{text!r}: expected host:port, for example 127.0.0.1:7001 or [::1]:7001")

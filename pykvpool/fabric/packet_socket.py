@@ -1,4 +1,4 @@
-"""A UNIX packet socket on the event loop: whole messages, with file descriptors beside them.
+"""UNIX packet sockets on the event loop: whole messages, with file descriptors beside them.
 
 Small and rare traffic, so sending never waits: a peer that lets its socket buffer fill up is not reading, and misses
 what is said. Descriptors that arrive are the receiver's to close.
@@ -12,12 +12,66 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from pykvpool.errors import PoolError, ProtocolError, Unavailable
+from pykvpool.errors import ConfigError, PoolError, ProtocolError, Unavailable
+from pykvpool.fabric.addresses import MAX_SOCKET_PATH_BYTES
 from pykvpool.fabric.shm_wire import MAX_PACKET_BYTES
 
 #: Descriptors beside one message: memory and control page.
 MAX_DESCRIPTORS = 2
+#: Connections the kernel holds between two accepts.
+BACKLOG = 128
+
+
+def check_path(path: Path, what: str, option: str) -> None:
+    """Raises `ConfigError` where no socket can be. `what` is the socket's for messages, `option` what a user changes to
+    have it elsewhere."""
+    if not path.is_absolute():
+        raise ConfigError(f"the {what} socket path {str(path)!r} must be absolute ({option})")
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"the {what} socket path {str(path)!r} has over {MAX_SOCKET_PATH_BYTES} bytes: shorten {option}"
+        )
+
+
+def listen_at(path: Path, what: str, option: str) -> socket.socket:
+    """A listening socket for this user alone; a file that nobody listens at any more is replaced.
+
+    Raises `ConfigError`; arguments as for `check_path`.
+    """
+    check_path(path, what, option)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.setblocking(False)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_stale(path, option)
+        sock.bind(str(path))
+        path.chmod(0o600)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen at {path}: {error.strerror}: choose another {option}") from error
+    except ConfigError:
+        sock.close()
+        raise
+    return sock
+
+
+def _remove_stale(path: Path, option: str) -> None:
+    """A socket file that nobody listens at is left from a process that died. Raises `ConfigError` if one does."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except OSError as error:
+            raise ConfigError(f"{path} is in use ({error.strerror}): choose another {option}") from error
+    raise ConfigError(f"another process listens at {path}: choose another {option}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from pykvpool.errors import ConfigError, NotSupported
 from pykvpool.fabric.base import Exported, FabricClient, FabricServer, Peer
 from pykvpool.fabric.inproc import PROCESS_REGISTRY, InprocClient, InprocRegistry, InprocServer
+from pykvpool.fabric.rdma.client import RdmaClient
+from pykvpool.fabric.rdma.server import RdmaServer
+from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.shm_client import ShmClient
 from pykvpool.fabric.shm_server import ShmServer
 from pykvpool.fabric.tcp_client import TcpClient
 from pykvpool.fabric.tcp_server import TcpServer
+from pykvpool.memory.buffers import BufferRegistry
 from pykvpool.runtime import Runtime
 
 #: What a client tries and a node offers unless told otherwise.
@@ -31,6 +35,9 @@ class ClientSettings:
     cluster: str = ""
     token: str | None = field(default=None, repr=False)
     inproc: InprocRegistry = PROCESS_REGISTRY
+    rdma: RdmaSettings = DEFAULT_SETTINGS
+    #: What the user registered: memory that a card may keep registered too. None: nothing.
+    buffers: BufferRegistry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,10 @@ class ServerSettings:
     #: Absolute path of the UNIX socket; shm needs it.
     shm_path: str = ""
     inproc: InprocRegistry = PROCESS_REGISTRY
+    #: ``host:port`` of the lines on which queue pairs are agreed on; and as for tcp.
+    rdma_listen: str = "127.0.0.1:0"
+    rdma_advertise: str = ""
+    rdma: RdmaSettings = DEFAULT_SETTINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +70,6 @@ class Fabric:
 
 
 _fabrics: dict[str, Fabric] = {}
-#: Fabrics that people ask for and that are not there, with what to do about it.
-_missing = {
-    "rdma": "the rdma fabric is not part of this version: use shm (within a host) and tcp",
-}
 
 
 def register(fabric: Fabric) -> None:
@@ -103,8 +110,6 @@ def _find(scheme: str) -> Fabric:
     fabric = _fabrics.get(scheme)
     if fabric is not None:
         return fabric
-    if scheme in _missing:
-        raise NotSupported(_missing[scheme])
     near = difflib.get_close_matches(scheme, _fabrics, n=1)
     hint = f": did you mean {near[0]!r}?" if near else f": known are {', '.join(_fabrics)}"
     raise ConfigError(f"no fabric is called {scheme!r}{hint}")
@@ -140,6 +145,27 @@ register(
             advertise=settings.tcp_advertise,
             cluster=settings.cluster,
             token=settings.token,
+        ),
+    )
+)
+register(
+    Fabric(
+        "rdma",
+        lambda settings: RdmaClient(
+            settings.peer,
+            settings.runtime,
+            cluster=settings.cluster,
+            token=settings.token,
+            settings=settings.rdma,
+            buffers=settings.buffers,
+        ),
+        lambda settings: RdmaServer(
+            settings.runtime,
+            settings.rdma_listen,
+            advertise=settings.rdma_advertise,
+            cluster=settings.cluster,
+            token=settings.token,
+            settings=settings.rdma,
         ),
     )
 )

@@ -15,12 +15,12 @@ import os
 import socket
 from pathlib import Path
 
-from pykvpool.errors import Closed, ConfigError, NotSupported, PoolError, ProtocolError, Refused, Unavailable
-from pykvpool.fabric.addresses import MAX_SOCKET_PATH_BYTES, ShmAddress, host_id
+from pykvpool.errors import Closed, NotSupported, PoolError, ProtocolError, Refused, Unavailable
+from pykvpool.fabric.addresses import ShmAddress, host_id
 from pykvpool.fabric.base import Exported, Peer
 from pykvpool.fabric.exports import ExportTable
 from pykvpool.fabric.handshake import HANDSHAKE_S, ServerHandshake, new_nonce, welcome_peer
-from pykvpool.fabric.packet_socket import PacketSocket
+from pykvpool.fabric.packet_socket import PacketSocket, check_path, listen_at
 from pykvpool.fabric.shm_peers import PeerProcess, ShmPeer
 from pykvpool.fabric.shm_wire import (
     CONTROL_BYTES,
@@ -42,7 +42,6 @@ _log = logging.getLogger("pykvpool.fabric.shm")
 SCHEME = "shm"
 #: Processes of one host that map at a time.
 MAX_PEERS = 1024
-BACKLOG = 128
 
 
 class _Control:
@@ -72,12 +71,9 @@ class ShmServer:
     scheme = SCHEME
 
     def __init__(self, runtime: Runtime, path: str, *, cluster: str = "", token: str | None = None) -> None:
-        if not path.startswith("/"):
-            raise ConfigError(f"the shm socket path {path!r} must be absolute (--shm-dir)")
-        if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-            raise ConfigError(f"the shm socket path {path!r} has over {MAX_SOCKET_PATH_BYTES} bytes: shorten --shm-dir")
         self._runtime = runtime
         self._path = Path(path)
+        check_path(self._path, "shm", "--shm-dir")
         self._cluster = cluster
         self._token = token.encode() if token else None
         self._table = ExportTable()
@@ -90,22 +86,8 @@ class ShmServer:
 
     async def start(self) -> None:
         """Listen. Raises `ConfigError`."""
-        loop = asyncio.get_running_loop()
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.setblocking(False)
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._remove_stale()
-            sock.bind(str(self._path))
-            self._path.chmod(0o600)
-            sock.listen(BACKLOG)
-        except OSError as error:
-            sock.close()
-            raise ConfigError(f"cannot listen at {self._path}: {error.strerror}: choose another --shm-dir") from error
-        except ConfigError:
-            sock.close()
-            raise
-        self._acceptor = Acceptor(sock, loop, self._on_connection)
+        sock = listen_at(self._path, "shm", "--shm-dir")
+        self._acceptor = Acceptor(sock, asyncio.get_running_loop(), self._on_connection)
 
     def export(self, memory: Exported) -> str:
         """Raises `NotSupported` for memory without a descriptor."""
@@ -153,21 +135,6 @@ class ShmServer:
             packets.close(Closed("the shm fabric server is closed"))
         for task in connections.values():
             await drain(task)
-
-    def _remove_stale(self) -> None:
-        """A socket file that nobody listens at is left from a process that died. Raises `ConfigError` if one does."""
-        if not self._path.is_socket():
-            return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            probe.setblocking(False)
-            try:
-                probe.connect(str(self._path))
-            except ConnectionRefusedError:
-                self._path.unlink()
-                return
-            except OSError as error:
-                raise ConfigError(f"{self._path} is in use ({error.strerror}): choose another --shm-dir") from error
-        raise ConfigError(f"another process listens at {self._path}: choose another --shm-dir")
 
     def _on_connection(self, sock: socket.socket) -> None:
         if len(self._connections) >= MAX_PEERS:

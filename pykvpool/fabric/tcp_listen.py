@@ -44,12 +44,13 @@ def advertised(listen: HostPort, advertise: str, bound_port: int) -> HostPort:
     return HostPort(listen.host, bound_port)
 
 
-async def open_listener(listen: HostPort, loop: asyncio.AbstractEventLoop) -> socket.socket:
-    """A listening, non-blocking socket. Raises `ConfigError`."""
+async def open_listener(listen: HostPort, loop: asyncio.AbstractEventLoop, key: str = "data_listen") -> socket.socket:
+    """A listening, non-blocking socket. Raises `ConfigError`, which names the configuration `key` to change."""
+    flag = "--" + key.replace("_", "-")
     try:
         found = await loop.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise ConfigError(f"data_listen {listen}: the host is unknown ({error.strerror})") from error
+        raise ConfigError(f"{key} {listen}: the host is unknown ({error.strerror})") from error
     family, kind, protocol, _, address = found[0]
     sock = socket.socket(family, kind, protocol)
     try:
@@ -63,9 +64,9 @@ async def open_listener(listen: HostPort, loop: asyncio.AbstractEventLoop) -> so
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            reason = "the port is taken: choose another with --data-listen, port 0 takes any free one"
+            reason = f"the port is taken: choose another with {flag}, port 0 takes any free one"
         else:
-            reason = f"{error.strerror}: choose another address with --data-listen"
+            reason = f"{error.strerror}: choose another address with {flag}"
         raise ConfigError(f"cannot listen for data on {listen}: {reason}") from error
     return sock
 

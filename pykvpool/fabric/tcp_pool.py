@@ -7,13 +7,13 @@ short, costs nobody else anything. A connection that the owner closes while idle
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import dataclass
 
 from pykvpool.errors import Closed, PoolError, Unavailable, invariant
 from pykvpool.fabric.addresses import HostPort
 from pykvpool.fabric.handshake import Identity, introduce
-from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket, tune
+from pykvpool.fabric.tcp_dial import dial
+from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket
 from pykvpool.runtime import Runtime
 
 #: Connections to one owner; more batches wait for a free one (within their deadline).
@@ -105,7 +105,7 @@ class ConnectionPool:
         connection.stream.abort(Unavailable("the owner closed an idle connection"))
 
     async def _connect(self) -> Connection:
-        stream = StreamSocket(await self._open_socket(), asyncio.get_running_loop())
+        stream = StreamSocket(await dial(self._address, self._address.endpoint), asyncio.get_running_loop())
         self._busy[stream] = None
         try:
             await introduce(HandshakeStream(stream), self._identity.handshake(self._runtime))
@@ -117,28 +117,3 @@ class ConnectionPool:
                 raise type(error)(f"{self._address.endpoint}: {error.message}") from error
             raise
         return Connection(stream)
-
-    async def _open_socket(self) -> socket.socket:
-        """Try the host's addresses in order."""
-        loop = asyncio.get_running_loop()
-        where = self._address
-        try:
-            found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise Unavailable(f"{where.endpoint}: the host is unknown ({error.strerror})") from error
-        failures = []
-        for family, kind, protocol, _, address in found:
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.setblocking(False)
-                tune(sock)
-                await loop.sock_connect(sock, address)
-            except OSError as error:
-                sock.close()
-                failures.append(error.strerror or str(error))
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                return sock
-        raise Unavailable(f"{where.endpoint}: {'; '.join(failures) or 'no address'}")

@@ -8,7 +8,7 @@ here does I/O or knows a clock; equal input gives equal output in every process,
 from pykvpool.hashing.algorithms import ALGORITHMS, DEFAULT_SEED, Algorithm
 from pykvpool.hashing.blocks import BlockHasher, HashChain
 from pykvpool.hashing.extras import NO_EXTRAS, HashExtras, LoraAdapter, MultiModalItem, PromptEmbeds
-from pykvpool.hashing.fingerprint import GroupLayout, KVLayout, ParallelLayout
+from pykvpool.hashing.fingerprint import FingerprintParts, GroupLayout, KVLayout, ParallelLayout, split_fingerprint
 from pykvpool.hashing.store_keys import KeyBuilder, Rank, format_scope, parse_scope
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "NO_EXTRAS",
     "Algorithm",
     "BlockHasher",
+    "FingerprintParts",
     "GroupLayout",
     "HashChain",
     "HashExtras",
@@ -29,4 +30,5 @@ __all__ = [
     "Rank",
     "format_scope",
     "parse_scope",
+    "split_fingerprint",
 ]

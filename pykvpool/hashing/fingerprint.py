@@ -7,21 +7,27 @@ when their bytes mean the same. Whatever is unknown stays empty, and empty diffe
 
 The fingerprint is SHA-256 over canonical CBOR of every field by name: equal in every process and on every Python. A new
 field, or another meaning of one, raises `FINGERPRINT_VERSION`, which changes every fingerprint: blocks kept by an
-older version are then simply not found.
+older version are then simply not found. The first hash of the block chains stands behind a dot, hashed by itself: who
+sees two fingerprints that differ in it alone knows of engines that could share everything, and share nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import NamedTuple
 
 from pykvpool.errors import InvalidArgument
 from pykvpool.hashing import cbor
 
 #: Version of the meaning of all fields together.
-FINGERPRINT_VERSION = 1
+FINGERPRINT_VERSION = 2
 #: 128 bits: no two layouts ever meet by chance, and 32 characters still fit a log line.
 FINGERPRINT_BYTES = 16
+#: Of the first hash. Few of them ever meet in one family, and chains that begin with different ones differ anyhow.
+FIRST_HASH_BYTES = 8
+#: Between the two parts.
+_DOT = "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +122,34 @@ class KVLayout:
                 )
 
     @property
+    def family(self) -> str:
+        """32 hexadecimal digits that change whenever any field does but `first_hash`."""
+        return _digest(_plain(replace(self, first_hash=b""))).hex()
+
+    @property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that change whenever any field does."""
-        value: cbor.HashValue = ("pykvpool kv layout", FINGERPRINT_VERSION, _plain(self))
-        return hashlib.sha256(cbor.encode(value)).digest()[:FINGERPRINT_BYTES].hex()
+        """The family, a dot, and 16 hexadecimal digits of the first hash: changes whenever any field does."""
+        return self.family + _DOT + _digest(self.first_hash)[:FIRST_HASH_BYTES].hex()
+
+
+class FingerprintParts(NamedTuple):
+    """A fingerprint taken apart."""
+
+    family: str
+    first_hash: str
+
+
+def split_fingerprint(text: str) -> FingerprintParts | None:
+    """Its parts; None where it is no fingerprint of a `KVLayout` (scopes may carry any text)."""
+    family, dot, first = text.partition(_DOT)
+    if not dot or len(family) != 2 * FINGERPRINT_BYTES or len(first) != 2 * FIRST_HASH_BYTES:
+        return None
+    return FingerprintParts(family, first)
+
+
+def _digest(value: cbor.HashValue) -> bytes:
+    named: cbor.HashValue = ("pykvpool kv layout", FINGERPRINT_VERSION, value)
+    return hashlib.sha256(cbor.encode(named)).digest()[:FINGERPRINT_BYTES]
 
 
 def _plain(value: object) -> cbor.HashValue:

@@ -26,6 +26,7 @@ from pykvpool.errors import (
 from pykvpool.master.connection import Connection
 from pykvpool.master.decider import Decider
 from pykvpool.master.roster import PARTINGS, Roster
+from pykvpool.master.seeds import SeedWatch
 from pykvpool.master.stepper import FactSubscriber, Stepper
 from pykvpool.model.events import Disconnected, Hello, Request
 from pykvpool.model.ids import RequestId
@@ -75,6 +76,7 @@ class MasterServer:
         self._roster = Roster()
         self._stepper = Stepper(core, runtime.clock, self._deliver)
         self._stepper.subscribe(self._roster.note)
+        self._stepper.subscribe(SeedWatch().note)
         self._listeners: list[Listener] = []
         self._numbers = itertools.count(1)
         #: Every connection and its task, by number.

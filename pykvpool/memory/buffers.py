@@ -8,7 +8,7 @@ buffers that a user registered, and finds them by address for callers that speak
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
@@ -130,6 +130,8 @@ class BufferRegistry:
         #: Addresses in rising order; one for each entry of `_buffers`.
         self._addresses: list[int] = []
         self._buffers: dict[int, RegisteredBuffer] = {}
+        #: Told of each buffer that is taken back, before its memory is the user's own again.
+        self._watchers: list[Callable[[RegisteredBuffer], None]] = []
 
     def __len__(self) -> int:
         return len(self._buffers)
@@ -167,11 +169,25 @@ class BufferRegistry:
         if self._buffers.get(registered.address) is registered:
             del self._buffers[registered.address]
             self._addresses.remove(registered.address)
+            for on_unregister in list(self._watchers):
+                on_unregister(registered)
+
+    def watch(self, on_unregister: Callable[[RegisteredBuffer], None]) -> None:
+        """Call back for each buffer that is taken back: whoever keeps something for it lets go."""
+        self._watchers.append(on_unregister)
+
+    def unwatch(self, on_unregister: Callable[[RegisteredBuffer], None]) -> None:
+        self._watchers.remove(on_unregister)
+
+    def holder(self, address: int, length: int) -> RegisteredBuffer | None:
+        """The one registered buffer in which the `length` bytes at `address` lie, None where there is none."""
+        place = bisect_right(self._addresses, address)
+        holder = self._buffers[self._addresses[place - 1]] if place else None
+        return None if length < 0 or holder is None or address + length > holder.end else holder
 
     def find(self, address: int, length: int) -> memoryview:
         """The `length` bytes at `address`, which must lie within one registered buffer. Raises `InvalidArgument`."""
-        place = bisect_right(self._addresses, address)
-        holder = self._buffers[self._addresses[place - 1]] if place else None
-        if length < 0 or holder is None or address + length > holder.end:
+        holder = self.holder(address, length)
+        if holder is None:
             raise InvalidArgument(f"the {length} bytes at {address:#x} are not within one registered buffer")
         return holder.view[address - holder.address : address - holder.address + length]

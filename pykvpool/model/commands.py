@@ -162,11 +162,13 @@ class Remove(_Command, frozen=True, tag="remove"):
 
 class RemoveAll(_Command, frozen=True, tag="remove_all"):
     """Unlink every object of `namespace` (empty: of all) whose key text matches the shell pattern `pattern`, in slices.
-    -> `Counted`; leased or hard-pinned objects stay, and are counted, unless `force`."""
+    -> `Counted`; leased or hard-pinned objects stay, and are counted, unless `force`. Where `scopes` names any, only
+    objects of those."""
 
     namespace: str = ""
     pattern: str = "*"
     force: bool = False
+    scopes: tuple[ScopeId, ...] = ()
 
 
 class ListKeys(_Command, frozen=True, tag="list_keys"):

@@ -11,13 +11,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pykvpool.cli import servers, shm_files
+from pykvpool.cli import servers
 from pykvpool.cli.main import COMMANDS, cli
 from pykvpool.cli.options import CLIENT_KEYS, configured, section, size_option
 from pykvpool.config import Config, load
 from pykvpool.config.schema import KEYS
 from pykvpool.core.config import CoreConfig
 from pykvpool.errors import ConfigError
+from pykvpool.node import socket_files
 
 
 def test_every_number_of_the_master_comes_from_its_configuration() -> None:
@@ -92,19 +93,26 @@ def test_sizes_have_units(given: list[str], size_bytes: int) -> None:
 def test_the_socket_directory_belongs_to_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    path = Path(shm_files.shm_path("node/1", ""))
+    path = Path(socket_files.shm_path("node/1", ""))
     assert path == tmp_path / f"pykvpool-{os.getuid()}" / f"node_1-{os.getpid()}.sock"
     assert path.parent.stat().st_mode & 0o777 == 0o700
     path.parent.chmod(0o777)
     with pytest.raises(ConfigError, match="not a directory of this user alone"):
-        shm_files.shm_path("node", "")
+        socket_files.shm_path("node", "")
     path.parent.rmdir()
     path.parent.symlink_to(tmp_path)
     with pytest.raises(ConfigError, match="--shm-dir"):
-        shm_files.shm_path("node", "")
+        socket_files.shm_path("node", "")
 
 
 def test_the_runtime_directory_and_a_named_one_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert Path(shm_files.shm_path("n", "")).parent == tmp_path / "pykvpool"
-    assert Path(shm_files.shm_path("n", str(tmp_path / "here"))).parent == tmp_path / "here"
+    assert Path(socket_files.shm_path("n", "")).parent == tmp_path / "pykvpool"
+    assert Path(socket_files.shm_path("n", str(tmp_path / "here"))).parent == tmp_path / "here"
+
+
+def test_help_says_what_is_in_force_where_nothing_is_said() -> None:
+    shown = " ".join(CliRunner().invoke(cli, ["node", "--help"]).output.split())
+    assert "[env: PYKVPOOL_NODE_SEGMENT_SIZE; default: 1GiB]" in shown
+    assert "default: tcp://127.0.0.1:7000]" in shown
+    assert "[env: PYKVPOOL_TOKEN]" in shown, "an empty value is explained by the meaning"

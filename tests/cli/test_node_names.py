@@ -66,9 +66,11 @@ def test_a_killed_node_is_followed_by_the_next_of_its_name_and_leaves_no_socket(
             assert killed.stdout.readline()
             killed.send_signal(signal.SIGKILL)
             killed.wait(30)
-        [left] = tmp_path.iterdir()
+        left = {each.name for each in tmp_path.iterdir()}
+        assert left == {f"vm-{killed.pid}.sock", f"vm-{killed.pid}.engines"}
         with server(*arguments) as (node, _):
-            assert [each.name for each in tmp_path.iterdir()] == [f"vm-{node.pid}.sock"] != [left.name]
+            assert {each.name for each in tmp_path.iterdir()} == {f"vm-{node.pid}.sock", f"vm-{node.pid}.engines"}
+        assert not list(tmp_path.iterdir())
 
 
 def test_a_started_node_says_its_name_its_size_its_master_and_how_it_is_reached(tmp_path: Path) -> None:
@@ -80,6 +82,7 @@ def test_a_started_node_says_its_name_its_size_its_master_and_how_it_is_reached(
             node.send_signal(signal.SIGTERM)
             _, err = finish(node, 0)
     assert err.splitlines()[0] == (
-        f"pykvpool node 'n1' lends 1 MiB to {address}, over {tcp} and shm (same host and user)"
+        f"pykvpool node 'n1' lends 1 MiB to {address}, over {tcp} and shm (same host and user); "
+        f"engines attach at {said['engines']}"
     )
     assert not [place for place in said["addresses"] if place.startswith("inproc://")]

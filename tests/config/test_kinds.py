@@ -183,13 +183,21 @@ def test_an_address_without_a_scheme_is_refused_with_the_one_that_is_meant(text:
 
 
 @pytest.mark.parametrize("path", ["node.fabrics", "client.fabrics"])
-def test_rdma_is_not_offered_and_explained_to_who_asks_for_it(path: str) -> None:
-    kind = KEYS[path].kind
-    assert "rdma" not in kind.allowed
-    with pytest.raises(ValueError, match="rdma is not part of this version") as refusal:
-        kind.parse_text("rdma,tcp")
-    assert "shm" in str(refusal.value)
-    assert "tcp" in str(refusal.value)
+def test_rdma_is_used_where_it_is_asked_for_and_only_there(path: str) -> None:
+    assert "rdma" not in KEYS[path].default  # type: ignore[operator]
+    assert KEYS[path].kind.parse_text("rdma,tcp") == ("rdma", "tcp")
+
+
+def test_a_node_that_is_a_process_of_its_own_is_told_that_nobody_shares_it() -> None:
+    with pytest.raises(ValueError, match="shares it with nobody"):
+        KEYS["node.fabrics"].kind.parse_text("inproc,tcp")
+
+
+def test_where_a_node_agrees_on_queue_pairs_may_be_left_open() -> None:
+    kind = KEYS["node.rdma_listen"].kind
+    assert (kind.parse_text(""), kind.parse_text("10.0.0.2:7009")) == ("", "tcp://10.0.0.2:7009")
+    with pytest.raises(ValueError, match="'host:port'"):
+        KEYS["node.data_listen"].kind.parse_text("")
 
 
 def test_a_switch_is_true_or_false_and_nothing_else() -> None:

@@ -48,12 +48,12 @@ def test_several_masters_stay_several(tmp_path: Path) -> None:
     assert config.warnings == ()
 
 
-def test_a_file_that_asks_for_rdma_works_over_what_there_is_and_says_so(tmp_path: Path) -> None:
-    config = loaded(tmp_path, {"protocol": "rdma"})
-    assert config.node.fabrics == ("shm", "tcp")
-    assert config.client.fabrics == ("inproc", "shm", "tcp")
-    assert len(config.warnings) == 1
-    assert "'rdma', which is not part of this version: blocks move over shm and tcp" in config.warnings[0]
+def test_a_file_that_asks_for_rdma_gets_it_beside_the_rest_on_the_devices_it_names(tmp_path: Path) -> None:
+    config = loaded(tmp_path, {"protocol": "rdma", "device_name": "mlx5_0, mlx5_1"})
+    assert config.node.fabrics == ("shm", "rdma", "tcp")
+    assert config.client.fabrics == ("inproc", "shm", "rdma", "tcp")
+    assert config.rdma.devices == ("mlx5_0", "mlx5_1")
+    assert config.warnings == ()
 
 
 def test_everything_of_ours_wins_over_it(tmp_path: Path) -> None:
@@ -69,7 +69,6 @@ def test_everything_of_ours_wins_over_it(tmp_path: Path) -> None:
     ("table", "warning"),
     [
         ({"enable_offload": True}, "no SSD tier"),
-        ({"device_name": "mlx5_0"}, "'device_name' is ignored"),
         ({"global_segment_size": 0, "mode": "standalone-store"}, "run a node beside"),
         ({"some_new_key": 1}, "'some_new_key' is unknown here and ignored"),
     ],

@@ -10,7 +10,7 @@ from pykvpool.errors import KeyNotFound, Leased
 from pykvpool.model import commands
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Pin
-from pykvpool.model.replies import Counted, Interned, KeyPage, Matched, ObjectStat, Stats
+from pykvpool.model.replies import Counted, Flags, Interned, KeyPage, Matched, ObjectStat, Stats
 from tests.core.driver import Peer, World
 
 
@@ -133,6 +133,22 @@ def test_remove_all_takes_what_matches_in_slices_and_counts_what_stays(new_world
     assert client.ask(commands.RemoveAll("default", "0xff*"), Counted) == Counted(1, 0)
     assert client.ask(commands.RemoveAll(force=True), Counted) == Counted(4, 0)
     assert world.core._context.state.catalog.count == 0
+
+
+@pytest.mark.parametrize("slice_objects", [1, 2_000])
+def test_remove_all_of_scopes_leaves_every_other_scope_of_the_namespace(new_world: Any, slice_objects: int) -> None:
+    world = new_world(slice_objects=slice_objects)
+    world.node("n", 64 * 200)
+    client = world.client()
+    wanted = [Scope("ns", "model", rank) for rank in ("tp0", "tp1")]
+    asked = client.ask(commands.Intern((*wanted, Scope("ns", "other", "tp0"))), Interned).scopes
+    for scope in asked:
+        client.put(b"a", b"b", scope=scope)
+    client.ask(commands.MatchPrefix((b"a",), asked[:1], hold=True), Matched)
+    assert client.ask(commands.RemoveAll(scopes=asked[:2]), Counted) == Counted(3, 1)
+    assert client.ask(commands.RemoveAll(force=True, scopes=asked[:2]), Counted) == Counted(1, 0)
+    left = [client.ask(commands.Exists(scope, (b"a", b"b")), Flags).flags for scope in asked]
+    assert left == [b"\0\0", b"\0\0", b"\1\1"]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1_000])

@@ -52,6 +52,8 @@ REFUSED = [
     (commands.ListKeys(cursor=-1), InvalidArgument, "cursor"),
     (commands.ListKeys(pattern="*" * 2_000), LimitExceeded, "pattern"),
     (commands.RemoveAll(pattern="*" * 2_000), LimitExceeded, "pattern"),
+    (commands.RemoveAll(scopes=(ZERO, ScopeId(7))), InvalidArgument, "scope 7"),
+    (commands.RemoveAll(scopes=(ZERO,) * (MAX_SCOPES + 1)), LimitExceeded, str(MAX_SCOPES)),
     (commands.Intern((Scope(""),)), InvalidArgument, "namespace"),
     (commands.Intern((Scope("n", group=-1),)), InvalidArgument, "group"),
     (commands.Intern((Scope("n" * 300),)), LimitExceeded, "namespace"),

@@ -17,11 +17,13 @@ from typing import Any, Protocol
 
 from pykvpool.fabric.base import FabricClient, FabricServer, Peer, Read, Write
 from pykvpool.fabric.inproc import InprocRegistry
+from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import ClientSettings, ServerSettings, build_client, build_server
 from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import NodeName, PutId, SegmentId
 from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.runtime import Runtime, ThreadOffload, real_runtime
+from tests.fabric.fake_verbs import FakeVerbs
 from tests.fabric.relay import Relay
 
 SEGMENT_BYTES = 16 * 1024 * 1024
@@ -53,6 +55,8 @@ BACKENDS = (
     Backend("shm+token", "shm", token="open sesame", zero_copy=True, owner_is_asked=False),
     Backend("tcp", "tcp", on_the_wire=True),
     Backend("tcp+token", "tcp", token="open sesame", on_the_wire=True),
+    Backend("rdma", "rdma", owner_is_asked=False, on_the_wire=True),
+    Backend("rdma+token", "rdma", token="open sesame", owner_is_asked=False, on_the_wire=True),
     Backend("sim", "sim", owner_is_asked=False, on_the_wire=True),
     Backend("sim two lanes", "sim", owner_is_asked=False, on_the_wire=True, lanes=2),
     Backend("sim one machine", "sim", zero_copy=True, owner_is_asked=False, on_the_wire=True),
@@ -103,6 +107,32 @@ class HeldOffload:
         await self._inner.run(lambda: None)
 
 
+class HeldCards:
+    """Cards that take requests and carry some of them out, until they are released."""
+
+    #: Carried out before the rest is held: so that a transfer has a middle.
+    STEPS = 3
+
+    def __init__(self, verbs: FakeVerbs) -> None:
+        self._cards = [verbs[device.name] for device in verbs.devices()]
+        for card in self._cards:
+            card.hold()
+
+    async def reached(self) -> None:
+        while not sum(card.under_way for card in self._cards):
+            await asyncio.sleep(0)
+        for card in self._cards:
+            card.step(self.STEPS)
+
+    def release(self) -> None:
+        for card in self._cards:
+            card.release()
+
+    async def quiet(self) -> None:
+        """Nothing is under way beside what the cards hold."""
+        self.release()
+
+
 @dataclass
 class Bench:
     """One owner with one mounted segment, and the peers that a test asks for. Everything is closed at the end."""
@@ -114,6 +144,7 @@ class Bench:
     runtime: Runtime
     inproc: InprocRegistry
     stack: contextlib.AsyncExitStack
+    rdma: RdmaSettings = DEFAULT_SETTINGS
     _names: int = 0
     _mounts: int = 1
     extra: dict[str, object] = field(default_factory=dict)
@@ -125,6 +156,7 @@ class Bench:
             runtime or self.runtime,
             token=self.backend.token,
             inproc=self.inproc,
+            rdma=self.rdma,
         )
         client = build_client(self.backend.scheme, settings)
         self.stack.push_async_callback(client.close)
@@ -144,6 +176,12 @@ class Bench:
 
     async def held_client(self, peer: Peer) -> tuple[FabricClient, SegmentDescriptor, Hold]:
         """A peer whose next big transfer stops in the middle, and the descriptor it must use."""
+        if self.backend.scheme == "rdma":
+            client = self.client(peer)
+            assert isinstance(self.rdma.verbs, FakeVerbs)
+            # Connected beforehand: what is held is the transfer.
+            await client.read([self.read(0, bytearray(1))], TIMEOUT_S)
+            return client, self.segment, HeldCards(self.rdma.verbs)
         if self.backend.on_the_wire:
             relay = await Relay.open(self.segment.endpoints[0], hold_after_bytes=BIG_BYTES // 4)
             self.stack.push_async_callback(relay.close)
@@ -176,8 +214,9 @@ def replace_endpoint(segment: SegmentDescriptor, endpoint: str) -> SegmentDescri
 async def open_bench(backend: Backend, folder: Path) -> AsyncIterator[Bench]:
     runtime = real_runtime()
     inproc = InprocRegistry()
+    rdma = RdmaSettings(verbs=FakeVerbs("card0", "card1"))
     settings = ServerSettings(
-        runtime, token=backend.token, shm_path=str(folder / "data.sock"), inproc=inproc, cluster="test"
+        runtime, token=backend.token, shm_path=str(folder / "data.sock"), inproc=inproc, cluster="test", rdma=rdma
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runtime.offload.close)
@@ -189,7 +228,7 @@ async def open_bench(backend: Backend, folder: Path) -> AsyncIterator[Bench]:
         segment = SegmentDescriptor(
             SegmentId(1), memory.generation, NodeName("owner"), memory.size_bytes, (server.export(memory),)
         )
-        yield Bench(backend, server, memory, segment, runtime, inproc, stack)
+        yield Bench(backend, server, memory, segment, runtime, inproc, stack, rdma)
 
 
 def run_on(backend: Backend, folder: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pykvpool.errors import InvalidArgument
-from pykvpool.hashing import GroupLayout, KVLayout, ParallelLayout
+from pykvpool.hashing import GroupLayout, KVLayout, ParallelLayout, split_fingerprint
 
 GROUP = GroupLayout(
     kind="full", layers=("model.0", "model.1"), block_tokens=16, kv_heads=2, key_size=32, value_size=32, page_bytes=4096
@@ -81,7 +81,23 @@ def test_fingerprints_are_equal_exactly_when_layouts_are(revision, weights, othe
 
 def test_the_fingerprint_is_stable_across_releases() -> None:
     """It is in the keys of every block that a pool holds. Where this changes, raise FINGERPRINT_VERSION."""
-    assert LAYOUT.fingerprint == "9950bc9e259d44bda85086de02aa7485"
+    assert LAYOUT.fingerprint == "c78269241f2882addd7ecd41fbaf918e.0ad08c7956216b4e"
+
+
+def test_layouts_that_differ_in_the_first_hash_alone_are_one_family() -> None:
+    seeded = replace(LAYOUT, first_hash=b"other")
+    assert seeded.family == LAYOUT.family
+    assert seeded.fingerprint != LAYOUT.fingerprint
+    for name, layout in variants():
+        assert (layout.family == LAYOUT.family) == (name == "first_hash"), name
+    parts = split_fingerprint(seeded.fingerprint)
+    assert parts is not None
+    assert parts.family == LAYOUT.family
+
+
+@pytest.mark.parametrize("text", ["", "fp", "a.b", "9950bc9e259d44bda85086de02aa7485", LAYOUT.fingerprint + "0"])
+def test_other_text_in_a_scope_is_no_fingerprint_of_a_layout(text: str) -> None:
+    assert split_fingerprint(text) is None
 
 
 @pytest.mark.parametrize("name", ["model", "model_dtype", "kv_dtype", "memory_order", "hash_algorithm"])

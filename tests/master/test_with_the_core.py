@@ -195,3 +195,14 @@ async def test_after_a_restart_the_old_session_is_told_and_no_ghost_of_it_is_ope
     assert [session.name for session in (await observer.call(ClusterState())).sessions] == ["observer"]
     await client.renew_session()
     assert isinstance(await client.call(ClusterState()), State)
+
+
+async def test_the_master_warns_of_engines_whose_block_hashes_can_never_agree(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    family = "0123456789abcdef" * 2
+    for name, first in (("engine-a", "a" * 16), ("engine-b", "a" * 16), ("engine-c", "b" * 16)):
+        engine = await pool.session(name)
+        await engine.call(Intern((Scope("default", f"{family}.{first}", "tp0", 0),)))
+    [warning] = [record.getMessage() for record in caplog.records if family in record.getMessage()]
+    assert "PYTHONHASHSEED" in warning

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from pykvpool.client import PutItem
-from pykvpool.errors import InvalidArgument, PoolFull
+from pykvpool.errors import InvalidArgument, NotReady, PoolFull
 from pykvpool.model.objects import Pin
-from tests.pool.cluster import MIB
+from tests.pool.cluster import MIB, until
 
 BLOCK = 64 * 1024
 
@@ -53,6 +53,30 @@ async def test_one_batch_larger_than_the_pool_succeeds(small):
     results = await client.put_batch([PutItem(f"k{i}", block(9, i)) for i in range(count)])
     assert [r for r in results if isinstance(r, Exception)] == []
     assert await client.get(f"k{count - 1}") == block(9, count - 1)
+
+
+async def test_a_writer_that_does_not_wait_evicts_what_may_go_and_is_refused_the_rest_at_once(small):
+    client = await small.client()
+    keys = [f"k{i}" for i in range(4 * MIB // BLOCK)]
+    await client.put_batch([PutItem(key, block(0, i)) for i, key in enumerate(keys)])
+    held = (await client.match_prefix(keys[2:], hold=True)).hold  # all but two
+    items = [PutItem(f"new{i}", block(1, i)) for i in range(5)]
+    results = await client.put_batch(items, wait=False, timeout_s=1e6)
+    assert [isinstance(result, PoolFull) for result in results] == [False, False, True, True, True]
+    held.release()
+
+
+async def test_a_writer_that_does_not_wait_is_told_that_another_one_writes_the_key(small):
+    client, other = await small.client(), await small.client()
+    keys = [f"k{i}" for i in range(4 * MIB // BLOCK)]
+    await client.put_batch([PutItem(key, block(0, i)) for i, key in enumerate(keys)])
+    held = (await client.match_prefix(keys, hold=True)).hold
+    waiting = asyncio.create_task(other.put("new", block(1, 0)))
+    await until(lambda: small.core._context.waiting.undecided)
+    with pytest.raises(NotReady):
+        await client.put("new", block(1, 0), wait=False)
+    held.release()
+    await waiting
 
 
 async def test_p7_a_writer_waits_and_gets_room_as_soon_as_a_lease_ends(small):

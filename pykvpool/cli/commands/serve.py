@@ -52,7 +52,7 @@ def master(config: Config, supervised: bool) -> None:
 
 @click.command()
 @supervised_option
-@configured(*POOL_KEYS, *section("node"), "log.level")
+@configured(*POOL_KEYS, *section("node"), *section("rdma"), "log.level")
 def node(config: Config, supervised: bool) -> None:
     """Run a node: lend memory of this machine to the pool until it is stopped.
 
@@ -69,7 +69,7 @@ def node(config: Config, supervised: bool) -> None:
             lends = f"lends {say.size(config.node.segment_size)} to {' or '.join(config.pool.master)}"
             _started(f"node {name!r} {lends}, over {serving.everywhere}")
             if supervised:
-                announce(Announcement("node", serving.addresses, serving.http))
+                announce(Announcement("node", serving.addresses, serving.http, serving.engines))
             over = await _until_over(supervised, serving.node.wait_over())
             if over:
                 raise SessionExpired(f"the node on {socket.gethostname()} ended: {over}")

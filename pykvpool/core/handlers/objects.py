@@ -8,15 +8,15 @@ from re import compile as compile_pattern
 
 from pykvpool.core.catalog import NONE, RESIDENT
 from pykvpool.core.context import Context
-from pykvpool.core.handlers.checks import check_batch, check_scoped, key_error
+from pykvpool.core.handlers.checks import check_batch, check_scope, check_scoped, key_error
 from pykvpool.core.handlers.leasing import done
 from pykvpool.core.handlers.lookup import find_rows
 from pykvpool.core.jobs import Work
 from pykvpool.core.sessions import Session
 from pykvpool.errors import InvalidArgument, KeyNotFound, Leased, LimitExceeded, PoolError
-from pykvpool.model.commands import MAX_BATCH_KEYS, ListKeys, Remove, RemoveAll, SetPin
+from pykvpool.model.commands import MAX_BATCH_KEYS, MAX_SCOPES, ListKeys, Remove, RemoveAll, SetPin
 from pykvpool.model.facts import PinChanged
-from pykvpool.model.ids import RequestId
+from pykvpool.model.ids import RequestId, ScopeId
 from pykvpool.model.keys import MAX_KEY_BYTES, key_text
 from pykvpool.model.objects import Pin
 from pykvpool.model.replies import Counted, ErrorInfo, KeyPage
@@ -84,20 +84,23 @@ def _protection(context: Context, row: int) -> str:
 
 
 class _Filter:
-    """Which rows a namespace (empty: all) and a shell pattern over the keys' text name."""
+    """Which rows a namespace (empty: all), a shell pattern over the keys' text and scopes (empty: all) name."""
 
-    def __init__(self, context: Context, namespace: str, pattern: str) -> None:
+    def __init__(self, context: Context, namespace: str, pattern: str, only: tuple[ScopeId, ...] = ()) -> None:
         if len(pattern) > MAX_KEY_BYTES:
             raise LimitExceeded(f"the pattern has {len(pattern)} characters: at most {MAX_KEY_BYTES} are allowed")
         self._catalog = context.state.catalog
         self._evictor = context.state.evictor
         self._scopes = context.state.scopes
         self._namespace = namespace
+        self._only = frozenset[int](only)
         self._pattern: Pattern[str] | None = None if pattern == "*" else compile_pattern(translate(pattern))
 
     def matches(self, row: int) -> bool:
         catalog = self._catalog
         if catalog.state[row] != RESIDENT or self._evictor.is_hidden(row):
+            return False
+        if self._only and catalog.scope[row] not in self._only:
             return False
         if self._namespace and self._scopes[catalog.scope[row]].namespace != self._namespace:
             return False
@@ -105,7 +108,12 @@ class _Filter:
 
 
 def remove_all(context: Context, session: Session, request_id: RequestId, command: RemoveAll) -> Work:
-    return _remove_matching(context, _Filter(context, command.namespace, command.pattern), command.force)
+    if command.scopes:
+        check_batch("scopes", command.scopes, MAX_SCOPES)
+    for scope in command.scopes:
+        check_scope(context, scope)
+    wanted = _Filter(context, command.namespace, command.pattern, command.scopes)
+    return _remove_matching(context, wanted, command.force)
 
 
 def _remove_matching(context: Context, wanted: _Filter, force: bool) -> Work:

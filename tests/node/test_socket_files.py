@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pykvpool.cli.shm_files import shm_path, sweep
+from pykvpool.node.socket_files import shm_path, sweep
 
 
 @pytest.fixture

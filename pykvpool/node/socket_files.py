@@ -1,4 +1,4 @@
-"""Where a node's UNIX socket for shared memory lies, and what killed nodes left there.
+"""Where a node's UNIX sockets lie, for shared memory and for engines, and what killed nodes left there.
 
 The name of the file holds the node's name and process, so that two processes never meet at one file. A node that is
 killed cannot remove its own; the next node of that name does, and touches nothing of anybody else.
@@ -20,12 +20,29 @@ log = logging.getLogger("pykvpool.node")
 
 #: Longest part of a node's name in the file's: a path of a UNIX socket has 107 bytes at most.
 MAX_NAME_CHARS = 40
+#: Ends the file's name of a socket for engines; shm's ends in ``.sock``.
+ENGINE_SUFFIX = ".engines"
 
 
 def shm_path(node: str, directory: str) -> str:
     """The socket of a node in this process, in `directory` or the user's own one. Raises `ConfigError`."""
     place = Path(directory).absolute() if directory else default_shm_dir()
     return str(place / f"{_safe(node)}-{os.getpid()}.sock")
+
+
+def engine_path(node: str, directory: str) -> str:
+    """The socket at which engines of this host find the node of this process. Raises `ConfigError`."""
+    return str(Path(shm_path(node, directory)).with_suffix(ENGINE_SUFFIX))
+
+
+def engine_sockets(directory: str = "") -> list[str]:
+    """Where nodes of this host and user may be waiting for engines, in a fixed order; some may be dead."""
+    try:
+        place = Path(directory).absolute() if directory else default_shm_dir()
+        found = sorted(path for path in place.iterdir() if path.suffix == ENGINE_SUFFIX and path.is_socket())
+    except (OSError, ConfigError):
+        return []  # no directory, or one that is not ours: no node of ours is there
+    return [str(path) for path in found]
 
 
 def default_shm_dir() -> Path:
@@ -59,7 +76,7 @@ def sweep(path: str) -> None:
     except OSError:
         return  # not made yet, or not ours to read: whoever listens there will say so
     for found in beside:
-        match = re.fullmatch(re.escape(prefix) + r"-(\d{1,9})\.sock", found.name, re.ASCII)
+        match = re.fullmatch(re.escape(prefix) + r"-(\d{1,9})" + re.escape(own.suffix), found.name, re.ASCII)
         if match is None or found == own or _runs(int(match[1])) or not _nobody_listens(found):
             continue
         log.info("removing %s: its process is gone", found)

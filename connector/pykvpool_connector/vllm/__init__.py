@@ -1,0 +1,1 @@
+"""The pool inside vLLM: `PyKVPoolStoreConnector`, for vLLM 0.32."""

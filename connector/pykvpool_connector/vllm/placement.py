@@ -1,0 +1,77 @@
+"""Chooses where a process of the engine does its pool I/O, and under which name the pool knows it.
+
+Best is the host's node: it is another process, so that packing thousands of keys takes no time from the engine's
+interpreter (promise P9), and one client serves all ranks of the host. Where no node runs, the process embeds a client
+in a thread of its own: then nothing else has to be started. The log says which it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+from typing import Any
+
+from pykvpool.errors import NotSupported
+from pykvpool.host.access import PoolAccess
+from pykvpool.host.embedded import EmbeddedPort
+from pykvpool.host.place import any_port, node_port
+from pykvpool.host.port import PoolPort
+from pykvpool_connector.vllm.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def scheduler_port(settings: Settings, vllm_config: Any) -> PoolPort:
+    """The scheduler's own way to the pool, apart from the workers' transfers."""
+    return _open(settings, session_name(vllm_config, "scheduler"), "the scheduler's")
+
+
+def worker_port(settings: Settings, vllm_config: Any) -> PoolPort:
+    """One rank's way to the pool."""
+    parallel = vllm_config.parallel_config
+    pipeline, tensor = divmod(parallel.rank, parallel.tensor_parallel_size)
+    role = f"pp{pipeline}-tp{tensor}"
+    return _open(settings, session_name(vllm_config, role), f"rank {parallel.rank}'s")
+
+
+def session_name(vllm_config: Any, role: str) -> str:
+    """A name that no other process, rank or child connector has, at any time: of two sessions with one name the pool
+    ends the older. Readable parts first, for whoever looks at the pool's sessions."""
+    engine = str(vllm_config.kv_transfer_config.engine_id)
+    data_parallel = getattr(vllm_config.parallel_config, "data_parallel_index", 0)
+    short = hashlib.sha256(engine.encode()).hexdigest()[:8]
+    return f"vllm-{short}-dp{data_parallel}-{role}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _open(settings: Settings, name: str, whose: str) -> PoolPort:
+    port = _port(settings, name)
+    log.info("%s pool I/O is done by %s", whose, port.placement)
+    return port
+
+
+def _port(settings: Settings, name: str) -> PoolPort:
+    if settings.options.embedded_size:
+        raise NotSupported(
+            "embedded_size is not supported yet: start a pool with 'pykvpool master' and 'pykvpool node'"
+        )
+    access = access_of(settings, name)
+    if settings.options.placement == "embedded":
+        return EmbeddedPort(access)
+    if settings.options.placement == "node" or settings.options.node_socket:
+        return node_port(access, settings.options.node_socket)
+    return any_port(access)
+
+
+def access_of(settings: Settings, name: str) -> PoolAccess:
+    """How the settings say that the pool is reached."""
+    pool, client = settings.config.pool, settings.config.client
+    return PoolAccess(
+        pool.master,
+        name,
+        cluster=pool.cluster,
+        token=pool.token or None,
+        fabrics=client.fabrics,
+        replicas=client.replicas,
+    )

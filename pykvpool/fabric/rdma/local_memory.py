@@ -1,0 +1,134 @@
+"""The client's own memory as the cards see it: what is registered, what is worth registering, what is staged instead.
+
+- A buffer that the user registered with the client is registered with a card at its first transfer and stays so until
+  the user takes it back.
+- A large piece of other memory is registered for the length of one call (`Borrowed`): the address may mean other pages
+  tomorrow, so nothing of it is kept.
+- Everything else is copied through `staging`; so is what a device refuses to register.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from pykvpool.errors import PoolError
+from pykvpool.fabric.rdma.rails import Device
+from pykvpool.fabric.rdma.registration import Registration, chunk_bytes
+from pykvpool.fabric.rdma.staging import ARENA_BYTES, Staging
+from pykvpool.fabric.verbs import Access, ProtectionDomain
+from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer
+
+log = logging.getLogger("pykvpool.fabric.rdma")
+
+#: A piece of at least this size is registered for its call. Pinning its pages takes about as long as copying it, but
+#: not the memory bus twice, and not the slots that small pieces need.
+BORROW_BYTES = 256 * 1024
+
+
+class LocalMemory:
+    """Registrations of one client, on the devices that were attached."""
+
+    def __init__(self, buffers: BufferRegistry | None = None) -> None:
+        self.staging = Staging()
+        self._arena: Registration | None = None
+        self._domains: dict[Device, ProtectionDomain] = {}
+        #: What the user registered; None: nothing can be.
+        self._buffers = buffers
+        #: Address of a registered buffer -> what we made of it.
+        self._kept: dict[int, Registration] = {}
+        #: Borrowings of calls under way, which a device must let go of before it is closed. Values mean nothing.
+        self._borrowed: dict[Registration, None] = {}
+        #: A refusal was logged: it would be for every call.
+        self._complained = False
+        if buffers is not None:
+            buffers.watch(self._on_unregister)
+
+    @property
+    def attached(self) -> list[Device]:
+        return list(self._domains)
+
+    @property
+    def arena(self) -> Registration:
+        """The memory of the slots."""
+        if self._arena is None:
+            self._arena = Registration(self.staging.address, ARENA_BYTES, self._chunk(ARENA_BYTES))
+        return self._arena
+
+    def domain(self, device: Device) -> ProtectionDomain:
+        """Where this client's queue pairs on a device belong; made, with the slots registered, at first use.
+
+        Raises `PoolError` where the device refuses.
+        """
+        domain = self._domains.get(device)
+        if domain is None:
+            domain = device.context.protection_domain()
+            self._domains[device] = domain
+            try:
+                self.lkey(self.arena, device, self.staging.scratch_address)
+            except BaseException:
+                self.detach(device)
+                raise
+        return domain
+
+    def lkey(self, registration: Registration, device: Device, address: int) -> int:
+        """The key of `address` on an attached device. Raises `PoolError`: refused."""
+        return registration.lkey(device, self._domains[device], address)
+
+    def find(self, address: int, length: int) -> Registration | None:
+        """The registration of the user's buffer that holds these bytes, if one does."""
+        holder = None if self._buffers is None else self._buffers.holder(address, length)
+        if holder is None:
+            return None
+        kept = self._kept.get(holder.address)
+        if kept is None:
+            kept = Registration(holder.address, holder.size_bytes, self._chunk(holder.size_bytes))
+            self._kept[holder.address] = kept
+        return kept
+
+    def borrow(self, address: int, length: int, access: Access) -> Registration | None:
+        """Register memory for one call on every attached device; None where one refuses. Give it back with
+        `give_back`."""
+        registration = Registration(address, length, self._chunk(length), access)
+        try:
+            for device in self._domains:
+                self.lkey(registration, device, address)
+        except PoolError as error:
+            registration.retire()
+            if not self._complained:
+                self._complained = True
+                log.warning("rdma: %s; such memory is copied through staging buffers from now on", error)
+            return None
+        self._borrowed[registration] = None
+        return registration
+
+    def give_back(self, borrowed: Iterable[Registration]) -> None:
+        """A call is over, and with it every transfer that used these."""
+        for registration in borrowed:
+            del self._borrowed[registration]
+            registration.retire()
+
+    def detach(self, device: Device) -> None:
+        """The device is about to be closed. Raises `VerbsError` where a queue pair of ours is left on it."""
+        for registration in (*self._kept.values(), *self._borrowed, self.arena):
+            registration.forget(device)
+        domain = self._domains.get(device)
+        if domain is not None:
+            device.let_go(domain.close)
+            del self._domains[device]
+
+    def close(self) -> None:
+        """Every device is detached and every call over."""
+        if self._buffers is not None:
+            self._buffers.unwatch(self._on_unregister)
+        self._kept.clear()
+        self.staging.close()
+
+    def _on_unregister(self, buffer: RegisteredBuffer) -> None:
+        kept = self._kept.pop(buffer.address, None)
+        if kept is not None:
+            kept.retire()
+
+    def _chunk(self, size_bytes: int) -> int:
+        """Any device may come to use it, but only what fits none of the present ones is worth several keys."""
+        return chunk_bytes([device.limits for device in self._domains]) if self._domains else size_bytes

@@ -1,0 +1,126 @@
+"""Memory that cards may touch: registered in chunks, on every device that uses it, and refused with the fix.
+
+Registering pins pages and takes time with size, so it is done once where memory stays: an owner's mount, a user's
+registered buffer. A device takes only so much in one registration; a larger range becomes several of equal size, each
+with keys of its own. The usual refusal is the limit on locked memory, so that is what a refusal names, with the fix.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+
+from pykvpool.errors import PoolError, TransferFailed, invariant
+from pykvpool.fabric.rdma.rails import Device
+from pykvpool.fabric.verbs import Access, Limits, MemoryRegion, ProtectionDomain, VerbsError
+
+#: Largest chunk, whatever a device says it takes: drivers promise 2^64, and the kernel pins no more than there is.
+MAX_CHUNK_BYTES = 1 << 40
+#: Bit of CAP_IPC_LOCK in /proc/self/status: whoever has it may lock any amount.
+_CAP_IPC_LOCK = 14
+_FIX = "raise it: 'ulimit -l unlimited', LimitMEMLOCK=infinity for a systemd unit, --ulimit memlock=-1 for a container"
+
+
+def chunk_bytes(limits: Iterable[Limits]) -> int:
+    """Bytes of one chunk that every one of these devices takes: whole pages, where they allow a page at all."""
+    most = min(MAX_CHUNK_BYTES, *(limit.max_mr_size_bytes for limit in limits))
+    return most // mmap.PAGESIZE * mmap.PAGESIZE or most
+
+
+def explain(error: VerbsError, size_bytes: int) -> PoolError:
+    """A refused registration, as an error of ours that says what to do."""
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    hint = ""
+    if error.errno in (errno.ENOMEM, errno.EAGAIN) and limit != resource.RLIM_INFINITY and not _may_lock_any():
+        hint = f": the limit on locked memory is {limit} bytes: {_FIX}"
+    elif error.errno == errno.ENOMEM:
+        hint = ": the device has no room for more registrations, or the host no memory to pin"
+    return TransferFailed(
+        f"{error.device} refuses to register {size_bytes} bytes ({error.message}){hint}",
+        device=error.device,
+        size_bytes=size_bytes,
+    )
+
+
+def register_chunks(
+    domain: ProtectionDomain, address: int, size_bytes: int, chunk: int, access: Access
+) -> list[MemoryRegion]:
+    """All of a range, in order. Raises what `explain` makes of a refusal; nothing stays registered then."""
+    regions: list[MemoryRegion] = []
+    try:
+        for offset in range(0, size_bytes, chunk):
+            region = domain.register(address + offset, min(chunk, size_bytes - offset), access)
+            regions.append(region)
+    except VerbsError as error:
+        for region in regions:
+            region.close()
+        raise explain(error, size_bytes) from error
+    return regions
+
+
+class Registration:
+    """One range of local memory, registered with each device when it is first used there.
+
+    Whoever uses it for a transfer counts as its user from `use` to `done`; it is closed when it was retired and the
+    last user is gone, as pages must stay pinned while a card may touch them.
+    """
+
+    def __init__(self, address: int, size_bytes: int, chunk: int, access: Access = Access.LOCAL_WRITE) -> None:
+        self.address = address
+        self.size_bytes = size_bytes
+        self._chunk = chunk
+        self._access = access
+        self._regions: dict[Device, list[MemoryRegion]] = {}
+        self._users = 0
+        self._retired = False
+
+    def covers(self, address: int, length: int) -> bool:
+        return self.address <= address and address + length <= self.address + self.size_bytes
+
+    def room(self, address: int) -> int:
+        """Bytes from `address` to the end of its chunk: one piece of a work request has one key."""
+        offset = address - self.address
+        return min(self._chunk - offset % self._chunk, self.size_bytes - offset)
+
+    def lkey(self, device: Device, domain: ProtectionDomain, address: int) -> int:
+        """The key of `address` on a device; registers there if that is the first use. Raises `PoolError`."""
+        regions = self._regions.get(device)
+        if regions is None:
+            invariant(not self._retired or self._users, "retired memory is registered for its users alone")
+            regions = register_chunks(domain, self.address, self.size_bytes, self._chunk, self._access)
+            self._regions[device] = regions
+        return regions[(address - self.address) // self._chunk].lkey
+
+    def use(self) -> None:
+        self._users += 1
+
+    def done(self) -> None:
+        self._users -= 1
+        self._close_if_over()
+
+    def retire(self) -> None:
+        """No new users; its memory is about to be the user's own again."""
+        self._retired = True
+        self._close_if_over()
+
+    def forget(self, device: Device) -> None:
+        """The device is about to be closed: let go of it there."""
+        for region in self._regions.pop(device, []):
+            device.let_go(region.close)
+
+    def _close_if_over(self) -> None:
+        if self._retired and not self._users:
+            for device in list(self._regions):
+                self.forget(device)
+
+
+def _may_lock_any() -> bool:
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return False
+    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) >> _CAP_IPC_LOCK & 1)

@@ -1,0 +1,66 @@
+"""RDMA verbs behind one thin seam. Read `protocol` (what we ask of a device) and `model` (the values), then a binding.
+
+Importing this pulls in no RDMA library; a binding is loaded when one is asked for.
+"""
+
+from pykvpool.fabric.verbs.model import (
+    Access,
+    Completion,
+    DeviceName,
+    Event,
+    EventKind,
+    Gid,
+    GidType,
+    Limits,
+    LinkLayer,
+    Opcode,
+    Path,
+    Piece,
+    Port,
+    PortState,
+    QueuePairLimits,
+    QueuePairState,
+    RemoteQueuePair,
+    Retries,
+    Status,
+    WorkRequest,
+)
+from pykvpool.fabric.verbs.protocol import (
+    CompletionQueue,
+    DeviceContext,
+    MemoryRegion,
+    ProtectionDomain,
+    QueuePair,
+    Verbs,
+    VerbsError,
+)
+
+__all__ = [
+    "Access",
+    "Completion",
+    "CompletionQueue",
+    "DeviceContext",
+    "DeviceName",
+    "Event",
+    "EventKind",
+    "Gid",
+    "GidType",
+    "Limits",
+    "LinkLayer",
+    "MemoryRegion",
+    "Opcode",
+    "Path",
+    "Piece",
+    "Port",
+    "PortState",
+    "ProtectionDomain",
+    "QueuePair",
+    "QueuePairLimits",
+    "QueuePairState",
+    "RemoteQueuePair",
+    "Retries",
+    "Status",
+    "Verbs",
+    "VerbsError",
+    "WorkRequest",
+]

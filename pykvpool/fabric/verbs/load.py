@@ -1,0 +1,44 @@
+"""Which binding: the one that is asked for, or the first that can be loaded. Nothing is imported before that."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import cast
+
+from pykvpool.errors import ConfigError, NotSupported
+from pykvpool.fabric.verbs.protocol import Verbs
+
+#: Environment variable that names the binding to use.
+ENVIRONMENT = "PYKVPOOL_VERBS"
+#: In the order they are tried: Debian's and the vendors' own first, then the one from PyPI.
+BINDINGS = ("pyverbs", "ibverbs")
+INSTALL = (
+    "apt-get install python3-pyverbs (for the system's Python), "
+    "or apt-get install libibverbs1 ibverbs-providers and pip install 'pykvpool[rdma]'"
+)
+
+
+def load(name: str = "") -> Verbs:
+    """The binding of that name; by default what `PYKVPOOL_VERBS` says, else the first of `BINDINGS` that is there.
+
+    Raises:
+        ConfigError: there is no such binding.
+        NotSupported: it (or none of them) can be loaded; the message, one line, says why and what to install.
+    """
+    name = name or os.environ.get(ENVIRONMENT, "")
+    if name and name not in BINDINGS:
+        raise ConfigError(f"no verbs binding is called {name!r}: there are {' and '.join(BINDINGS)}")
+    reasons = []
+    for binding in (name,) if name else BINDINGS:
+        try:
+            module = importlib.import_module(f"pykvpool.fabric.verbs.{binding}_binding")
+        except ImportError as error:
+            reasons.append(f"{binding}: {_one_line(error)}")
+        else:
+            return cast(Verbs, module.binding())
+    raise NotSupported(f"rdma needs a verbs binding: {INSTALL} ({'; '.join(reasons)})")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

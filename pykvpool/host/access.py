@@ -1,0 +1,198 @@
+"""How to reach a pool and as whom, and a connection to it that is always either there or on its way.
+
+An engine starts, serves and goes on without its pool, so nobody waits here for a master: `PoolLine` connects in the
+background, again and again, and says at any moment whether there is a pool to work with. Work that was begun is given
+up soon after the connection is gone: for an engine computing again is better than waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pykvpool.client import Client
+from pykvpool.errors import Closed, PoolError, SessionExpired, Unavailable
+from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
+from pykvpool.fabric.registry import DEFAULT_FABRICS
+from pykvpool.runtime import Runtime
+from pykvpool.transport.backoff import Backoff
+
+log = logging.getLogger("pykvpool.host")
+
+T = TypeVar("T")
+
+#: How often a connection is looked at (s): cheap, and soon enough for a load that waits.
+LOOK_S = 0.1
+#: A connection that has been gone for this long (s) gives up what waits for it. A blip heals in a tenth of that.
+PATIENCE_S = 1.0
+#: Bounds the calls of work that has a deadline of its own (s).
+CALL_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAccess:
+    """How to reach a pool and as whom."""
+
+    #: Addresses of the master, tried in order.
+    masters: tuple[str, ...]
+    #: Of the session; unique in the cluster, one of the same name is superseded.
+    name: str
+    cluster: str = ""
+    token: str | None = None
+    #: "client", or "reader" for one that may not write.
+    role: str = "client"
+    #: Ways that blocks may move, as for `Client.connect`.
+    fabrics: tuple[str, ...] = DEFAULT_FABRICS
+    #: Which RDMA devices, and how, where `fabrics` names rdma.
+    rdma: RdmaSettings = DEFAULT_SETTINGS
+    #: Copies of each block.
+    replicas: int = 1
+    connect_timeout_s: float = 5.0
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return " or ".join(self.masters)
+
+
+class PoolLine:
+    """One client of the pool, connected whenever that is possible. Lives on one loop: `start`, then `close`."""
+
+    def __init__(self, access: PoolAccess, runtime: Runtime) -> None:
+        self._access = access
+        self._runtime = runtime
+        self._client: Client | None = None
+        #: Why there is no connection at the moment; for people and for counting.
+        self._trouble: PoolError = Unavailable(f"not connected yet to {access.where}")
+        self._keeper: asyncio.Task[None] | None = None
+        #: Work under way, and of it what was given up because the connection is gone. Dicts: in order of creation.
+        self._under_way: dict[asyncio.Task[object], None] = {}
+        self._given_up: dict[asyncio.Task[object], None] = {}
+        #: Who wants to know when the connection comes or goes, and what was said last.
+        self._followers: dict[int, Callable[[bool], None]] = {}
+        self._last_follower = 0
+        self._said = False
+
+    @property
+    def connected(self) -> bool:
+        """There is a pool to work with. Any thread may ask."""
+        client = self._client
+        return client is not None and client.connected
+
+    def follow(self, tell: Callable[[bool], None]) -> Callable[[], None]:
+        """`tell` is called on the loop whenever the connection comes or goes. Returns what ends that."""
+        self._last_follower += 1
+        number = self._last_follower
+        self._followers[number] = tell
+
+        def unfollow() -> None:
+            self._followers.pop(number, None)
+
+        return unfollow
+
+    def start(self) -> None:
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"pykvpool line {self._access.name}")
+
+    async def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Do `work` with the client. Raises what it raises, and `Unavailable` at once without a connection, or soon
+        after it is lost; then what `work` had begun has drained."""
+        client = self._client
+        if client is None or not client.connected:
+            raise self._trouble
+
+        async def begin() -> T:
+            return await work(client)
+
+        task = asyncio.ensure_future(begin())
+        self._under_way[task] = None
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if task in self._given_up and not _is_cancelling():
+                raise self._trouble from None
+            raise
+        finally:
+            self._under_way.pop(task, None)
+            self._given_up.pop(task, None)
+
+    async def close(self) -> None:
+        """Whoever uses `run` has ended before. Harmless twice."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        client, self._client = self._client, None
+        self._trouble = Closed("the port to the pool is closed")
+        if client is not None:
+            await client.close()
+
+    async def _keep(self) -> None:
+        """Connect, watch the connection, connect again."""
+        access, backoff = self._access, Backoff(self._runtime.random)
+        while True:
+            try:
+                self._client = await Client.connect(
+                    access.masters, name=access.name, role=access.role, token=access.token, cluster=access.cluster,
+                    replicas=access.replicas, min_replicas=1, timeout_s=CALL_TIMEOUT_S,
+                    connect_timeout_s=access.connect_timeout_s, fabrics=access.fabrics, rdma=access.rdma,
+                    runtime=self._runtime,
+                )  # fmt: skip
+            except PoolError as error:
+                self._note(error)
+                await asyncio.sleep(backoff.next_s())
+                continue
+            log.info("%s is connected to the pool at %s", access.name, access.where)
+            self._tell()
+            await self._watch(self._client)
+            return
+
+    async def _watch(self, client: Client) -> None:
+        """The session comes back by itself after a cut; here it is only seen how long that takes. One that is over is
+        opened anew at once, so that the next job need not find out."""
+        backoff, loop = Backoff(self._runtime.random), asyncio.get_running_loop()
+        gone_since: float | None = None
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._tell()
+            if client.connected:
+                gone_since = None
+                backoff.reset()
+                continue
+            if gone_since is None:
+                gone_since = loop.time()
+                self._note(Unavailable(f"the connection to {self._access.where} is gone"))
+            try:
+                await client.revive()
+            except SessionExpired as error:
+                self._note(error)  # another process has the name now: two that take it from each other help nobody
+                self._give_up()
+                return
+            except PoolError as error:
+                self._note(error)
+                await asyncio.sleep(backoff.next_s())
+            if loop.time() - gone_since > PATIENCE_S:
+                self._give_up()
+
+    def _tell(self) -> None:
+        connected = self.connected
+        if connected != self._said:
+            self._said = connected
+            for tell in list(self._followers.values()):
+                tell(connected)
+
+    def _give_up(self) -> None:
+        for task in self._under_way:
+            self._given_up[task] = None
+            task.cancel()
+
+    def _note(self, error: PoolError) -> None:
+        if error.message != self._trouble.message:
+            log.warning("%s has no pool at %s: %s", self._access.name, self._access.where, error)
+        self._trouble = error
+
+
+def _is_cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

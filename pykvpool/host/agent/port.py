@@ -1,0 +1,53 @@
+"""A port whose work is done by the host's node; in the engine's process only a small thread copies bytes."""
+
+from __future__ import annotations
+
+from pykvpool.host.agent.rank import RING_BYTES, Rank, Where
+from pykvpool.host.thread_port import ThreadPort
+from pykvpool.host.work import Emit
+from pykvpool.node.socket_files import engine_sockets
+from pykvpool.runtime import Runtime
+
+
+class AgentPort(ThreadPort):
+    """See `pykvpool.host.port.PoolPort`. It looks for the node at once, and again whenever it is gone."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        socket: str = "",
+        masters: tuple[str, ...] = (),
+        cluster: str = "",
+        token: str | None = None,
+        replicas: int = 1,
+        ring_bytes: int = RING_BYTES,
+    ) -> None:
+        """
+        Args:
+            name: of this engine process, for people.
+            socket: of the node; empty: wherever a node of this host and user is.
+            masters: only a node of a pool with one of these addresses will do; empty: any.
+            cluster, token: as for the pool.
+            replicas: copies of each block.
+            ring_bytes: memory through which blocks pass, taken as it is used; it grows for large blocks.
+        """
+
+        def find() -> list[str]:
+            return [socket] if socket else engine_sockets()
+
+        def make(runtime: Runtime, emit: Emit) -> Rank:
+            self._rank = Rank(Where(name, find, masters, cluster, token, replicas, ring_bytes), runtime, emit)
+            return self._rank
+
+        super().__init__(name, make)
+
+    def wait_attached(self, timeout_s: float) -> bool:
+        """Wait for the end of the first search for a node, at most so long; True: one took us. For an engine's start,
+        where nothing is served yet."""
+        return self._rank.searched.wait(timeout_s) and self._rank.attached
+
+    @property
+    def placement(self) -> str:
+        welcome = self._rank.welcome
+        return "a node of this host, not found yet" if welcome is None else f"the node {welcome.node!r} of this host"

@@ -1,0 +1,312 @@
+"""Engines and their host's node: what is shared, what one costs the other, and how either may end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from pykvpool.errors import Closed, ConfigError
+from pykvpool.fabric.base import Peer
+from pykvpool.fabric.handshake import Identity, introduce
+from pykvpool.fabric.packet_socket import PacketSocket
+from pykvpool.host.agent import rank as rank_module
+from pykvpool.host.agent import wire
+from pykvpool.host.agent.port import AgentPort
+from pykvpool.host.agent.rank import Rank, Where
+from pykvpool.host.agent.ring import RingFile
+from pykvpool.host.agent.server import AgentServer
+from pykvpool.host.port import BlockGroup, Found, Lapsed, LoadJob, Question, Run
+from pykvpool.runtime import real_runtime
+from tests.host.stage import SCOPE, Engine, Memory, chain, until
+
+
+@pytest.fixture
+def engine_of():
+    """`engine_of(pool, name, ...)`: an engine attached to the pool's node."""
+    ports = []
+
+    def make(pool, name: str = "engine", **options) -> Engine:
+        ports.append(AgentPort(name, socket=pool.agent().path, **options))
+        return Engine(ports[-1])
+
+    yield make
+    for port in ports:
+        port.close(0.0)
+
+
+def sessions(pool) -> list[str]:
+    return pool.on_loop(
+        lambda: sorted(
+            session.name for session in pool.core._context.state.sessions.by_id.values() if session.role == "client"
+        )
+    )
+
+
+def test_all_engines_of_a_host_share_one_session_for_bytes_and_one_for_lookups(pool, engine_of):
+    pool.agent()
+    assert sessions(pool) == [], "a node without engines has no session for them"
+    engines = [engine_of(pool, f"rank{number}").connected() for number in range(3)]
+    for number, engine in enumerate(engines):
+        memory = Memory(seed=number).fill()
+        assert engine.save(memory.group(chain(5, f"r{number}"), range(5))).stored == 5
+        assert engine.lookup(Question((SCOPE,), chain(5, f"r{number}"))).found == (Found(5),)
+    assert sessions(pool) == ["n0-engines", "n0-engines-lookups"]
+    assert pool.on_loop(lambda: sorted(pool.agent().engines)) == ["rank0", "rank1", "rank2"]
+
+
+def test_many_blocks_pass_through_a_small_ring(pool, engine_of):
+    engine = engine_of(pool, ring_bytes=16 << 10).connected()
+    memory = Memory(blocks=300, layers=2, piece_bytes=999).fill()  # four blocks fit, and nothing is aligned
+    saves = [engine.begin_save(memory.group(chain(100, f"j{i}"), range(100 * i, 100 * i + 100))) for i in range(3)]
+    assert [engine.end_of(job).stored for job in saves] == [100] * 3
+    copy = Memory(blocks=300, layers=2, piece_bytes=999)
+    loads = [engine.begin_load(copy.group(chain(100, f"j{i}"), range(100 * i, 100 * i + 100))) for i in range(3)]
+    assert all(engine.end_of(job).loaded for job in loads)
+    assert all(copy.block(i) == memory.block(i) for i in range(300))
+
+
+def test_a_ring_that_is_too_small_for_a_block_is_replaced(pool, engine_of):
+    engine = engine_of(pool, ring_bytes=4096).connected()
+    memory = Memory(blocks=4, layers=1, piece_bytes=100_000).fill()
+    assert engine.save(memory.group(chain(4), range(4))).reasons == {"Unavailable": 4}
+    assert engine.connected().save(memory.group(chain(4), range(4))).stored == 4
+
+
+def test_p10_memory_that_is_not_there_fails_the_job_and_nothing_else(pool, engine_of):
+    engine, memory = engine_of(pool).connected(), Memory().fill()
+    assert engine.save(memory.group(chain(2), range(2))).stored == 2
+    nowhere = BlockGroup(SCOPE, chain(2), (0, 1), (Run(4096, memory.block_bytes, memory.block_bytes),), (None, b"x"))
+    assert engine.load(nowhere).reason == "TransferFailed"
+    unsaved = BlockGroup(SCOPE, chain(2, "n"), nowhere.block_ids, nowhere.runs, nowhere.parents)
+    assert engine.save(unsaved).reasons == {"TransferFailed": 2}
+    assert engine.load(Memory().group(chain(2), range(2))).loaded
+
+
+def test_a_reset_through_one_engine_process_fences_the_saves_of_the_others(pool, engine_of):
+    scheduler, worker = engine_of(pool, "scheduler").connected(), engine_of(pool, "worker").connected()
+    memory = Memory(blocks=256).fill()
+    jobs = [worker.begin_save(memory.group(chain(256, f"job{number}"), range(256))) for number in range(6)]
+    assert scheduler.port.reset((SCOPE,), 10.0) is True
+    questions = [Question((SCOPE,), chain(1, f"job{number}")) for number in range(6)]
+    ends = [worker.end_of(job) for job in jobs]
+    assert all(end.stored + end.existed + end.dropped == 256 for end in ends)
+    fenced = [end.job_id for end in ends if end.reasons.get("fenced")]
+    if len(fenced) == 6:  # all had reached the node before the reset
+        assert scheduler.lookup(*questions).found == (Found(0),) * 6
+
+
+ENGINE = """
+import sys
+from pykvpool.host.agent.port import AgentPort
+from pykvpool.host.port import Question
+from pykvpool.runtime import real_runtime
+from tests.host.stage import SCOPE, Engine, Memory, chain
+engine = Engine(AgentPort("mortal", socket=sys.argv[1])).connected()
+memory = Memory(blocks=128).fill()
+assert engine.save(memory.group(chain(8), range(8))).stored == 8
+assert engine.lookup(Question((SCOPE,), chain(8))).found[0].count == 8
+for number in range(20):
+    engine.begin_save(memory.group(chain(128, f"job{number}"), range(128)))
+print("busy", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_engine_process_that_is_killed_leaves_nothing_behind(pool, engine_of):
+    survivor = engine_of(pool, "survivor").connected()
+    with subprocess.Popen(
+        [sys.executable, "-c", ENGINE, pool.agent().path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "busy\n"
+        assert pool.leases()
+        process.kill()
+    until(lambda: pool.on_loop(lambda: pool.agent().engines) == ["survivor"], "it is still attached")
+    until(lambda: not pool.leases(), "its holds were not released")
+    until(lambda: not pool.on_loop(lambda: pool.core._context.state.puts.by_id), "its puts are still open")
+    memory = Memory().fill()
+    assert survivor.load(memory.group(chain(8), range(8))).loaded
+
+
+def test_p10_jobs_fail_at_once_when_the_node_goes_and_the_next_node_is_found(pool, engine_of):
+    engine, memory = engine_of(pool).connected(), Memory(blocks=256).fill()
+    engine.save(memory.group(chain(3), range(3)))
+    held = engine.lookup(Question((SCOPE,), chain(3)))
+    assert held.found == (Found(3),)
+    jobs = [engine.begin_save(memory.group(chain(256, f"j{i}"), range(256)), timeout_ms=10_000_000) for i in range(9)]
+    pool.end_agent()
+    for job in jobs:
+        end = engine.end_of(job)
+        assert end.stored + end.existed + end.dropped == 256
+    assert engine.end_of(held.lookup_id) == Lapsed(held.lookup_id)
+    assert engine.load(memory.group(chain(3), range(3)), timeout_ms=10_000_000).reason == "Unavailable"
+    pool.agent()
+    assert engine.connected().load(memory.group(chain(3), range(3))).loaded
+
+
+NODE = """
+import asyncio, sys
+from pykvpool.host.access import PoolAccess
+from pykvpool.host.agent.server import AgentServer
+from pykvpool.runtime import real_runtime
+async def serve():
+    server = AgentServer(sys.argv[1], "stopping", PoolAccess((sys.argv[2],), "stopping-engines"), real_runtime())
+    await server.start()
+    print("up", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(serve())
+"""
+
+
+@contextlib.contextmanager
+def node_process(path: str, address: str):
+    with subprocess.Popen([sys.executable, "-c", NODE, path, address], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "up\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_p10_a_node_that_hangs_is_given_up_and_nothing_lands_late(pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_module, "PING_S", 0.05)
+    monkeypatch.setattr(rank_module, "SILENCE_S", 0.5)
+    path = str(tmp_path / "hangs.engines")
+    memory, target = Memory(blocks=64, piece_bytes=4096).fill(), Memory(blocks=64, piece_bytes=4096)
+    with node_process(path, pool.address) as node:
+        port = AgentPort("engine", socket=path)
+        engine = Engine(port).connected()
+        assert engine.save(memory.group(chain(64), range(64))).stored == 64
+        os.kill(node.pid, signal.SIGSTOP)
+        load = engine.load(target.group(chain(64), range(64)), timeout_ms=10_000_000)
+        assert (load.loaded, load.reason) == (False, "Unavailable")
+        untouched = [target.block(i) for i in range(64)]
+        os.kill(node.pid, signal.SIGCONT)  # it wakes, and finishes what it had begun
+        assert engine.connected().load(memory.group(chain(64), range(64))).loaded
+        assert [target.block(i) for i in range(64)] == untouched
+        port.close(0.0)
+
+
+def test_p10_a_node_that_is_killed_under_jobs_ends_them(pool, tmp_path):
+    path = str(tmp_path / "dies.engines")
+    memory = Memory(blocks=256, piece_bytes=4096).fill()
+    with node_process(path, pool.address) as node:
+        port = AgentPort("engine", socket=path)
+        engine = Engine(port).connected()
+        jobs = [
+            engine.begin_save(memory.group(chain(256, f"j{i}"), range(256)), timeout_ms=10_000_000) for i in range(9)
+        ]
+        node.kill()
+        for job in jobs:
+            end = engine.end_of(job)
+            assert end.stored + end.existed + end.dropped == 256
+    with node_process(path, pool.address):
+        assert engine.connected().save(memory.group(chain(2, "new"), range(2))).stored == 2
+        port.close(0.0)
+
+
+def test_nothing_is_copied_for_a_job_that_is_over(pool):
+    """A node that is slow, or wrong, speaks of it still."""
+    memory = Memory()
+    events = []
+
+    async def scenario() -> None:
+        rank = Rank(Where("engine", list), pool.runtime, events.append)
+        rank._ring = ring = RingFile(1 << 16)
+        os.pwrite(ring.fd, b"x" * (1 << 16), 0)
+        rank.connected = True
+        said = []
+        rank._say = lambda message: said.append(message) or True
+        rank.load(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
+        late = wire.Take(1, 7, 0, (0,), 0)
+        for wrong in (wire.Take(2, 7, 1, (0,), 0), wire.Take(3, 7, 0, (5,), 0), wire.Take(4, 7, 0, (0,), 1 << 16)):
+            rank._hear(wrong)
+            rank._hear(late)  # the job has failed meanwhile
+            assert [event.reason for event in events] == ["TransferFailed"]
+            assert memory.block(3) == bytes(memory.block_bytes)
+            events.clear()
+            rank.load(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
+        assert [message.ticket for message in said if isinstance(message, wire.Taken)] == [2, 1, 3, 1, 4, 1]
+        rank._hear(late)
+        assert memory.block(3) == b"x" * memory.block_bytes
+        await rank.close(0.0)
+
+    asyncio.run(scenario())
+
+
+def test_p12_a_wrong_token_or_cluster_is_refused_with_the_reason(make_pool, caplog, tmp_path):
+    pool = make_pool()
+    pool.start()
+    server = pool.agent(token="right", cluster="c")
+    for options, reason in (
+        ({"token": "wrong", "cluster": "c"}, "token does not match"),
+        ({"cluster": "c"}, "a token is asked for here"),
+        ({"token": "right", "cluster": "d"}, "cluster 'd' is not cluster 'c'"),
+    ):
+        port = AgentPort("engine", socket=server.path, **options)
+        assert not port.wait_attached(20.0)
+        assert Engine(port).save(Memory().group(chain(1), range(1))).reasons == {"Unavailable": 1}
+        port.close(0.0)
+        assert reason in caplog.text
+
+
+async def attach_raw(path: str) -> socket.socket:
+    """An engine's process of a test that says what it likes; returns its end of the stream."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(path)
+    packets = PacketSocket(sock, asyncio.get_running_loop())
+    await introduce(packets, Identity(Peer("raw", 1, True)).handshake(real_runtime()))
+    ring, (ours, theirs) = RingFile(1 << 16), socket.socketpair()
+    packets.send(wire.encode(wire.Attach(ring.size_bytes)), [ring.fd, theirs.fileno()])
+    theirs.close()
+    ring.close()
+    packets.close(Closed("it goes on on the stream"))
+    ours.settimeout(20.0)
+    return ours
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\xff" * 20,
+        wire.encode(wire.Filled(99, True)),
+        wire.encode(wire.Load(LoadJob(1, (BlockGroup(SCOPE, chain(1), (), ()),), 1_000))),
+    ],
+    ids=["garbage", "a ticket that is not open", "a group without a size"],
+)
+def test_p12_nonsense_costs_only_its_own_attachment(pool, engine_of, frame):
+    neighbour, memory = engine_of(pool, "neighbour").connected(), Memory().fill()
+    raw = asyncio.run(attach_raw(pool.agent().path))
+    raw.sendall(len(frame).to_bytes(4, "little") + frame)
+    while raw.recv(1 << 16):
+        pass
+    raw.close()
+    assert neighbour.save(memory.group(chain(3), range(3))).stored == 3
+    until(lambda: pool.on_loop(lambda: pool.agent().engines) == ["neighbour"])
+
+
+def test_a_ring_that_could_shrink_is_refused(pool, engine_of, monkeypatch, caplog):
+    pool.agent()
+    monkeypatch.setattr("pykvpool.host.agent.ring.fcntl.fcntl", lambda *_: 0)
+    port = engine_of(pool).port
+    assert not port.wait_attached(20.0)
+    assert "the ring is not sealed memory" in caplog.text
+
+
+def test_a_second_node_does_not_take_the_socket_of_one_that_serves(pool, tmp_path):
+    first = pool.agent()
+
+    async def second() -> None:
+        server = AgentServer(first.path, "n1", pool.access("n1-engines"), pool.runtime)
+        with pytest.raises(ConfigError, match="another process listens"):
+            await server.start()
+        await server.close()
+
+    asyncio.run(second())
+    assert os.path.exists(first.path)

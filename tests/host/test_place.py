@@ -1,0 +1,60 @@
+"""Which place an engine's process chooses for its pool I/O."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from pykvpool.host.agent.port import AgentPort
+from pykvpool.host.embedded import EmbeddedPort
+from pykvpool.host.place import any_port, node_port
+from pykvpool.host.port import Question
+from tests.host.stage import SCOPE, Engine, Memory, chain
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """Closes ports; nodes of this test alone are found."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "pykvpool").mkdir(mode=0o700)
+    ports = []
+    yield lambda port: ports.append(port) or port
+    for port in ports:
+        port.close(0.0)
+
+
+def test_without_a_node_on_the_host_the_process_does_its_own_io(pool, opened, tmp_path):
+    left = tmp_path / "pykvpool" / "killed-1.engines"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(left))
+    port = opened(any_port(pool.access()))
+    assert isinstance(port, EmbeddedPort)
+    assert pool.address in port.placement
+
+
+def test_the_nodes_of_the_host_are_found_where_they_put_their_sockets(pool, opened):
+    pool.agent("pykvpool/n0-1.engines")
+    port = opened(any_port(pool.access()))
+    assert isinstance(port, AgentPort)
+    assert port.placement == "the node 'n0' of this host"
+    engine, memory = Engine(port).connected(), Memory().fill()
+    assert engine.save(memory.group(chain(3), range(3))).stored == 3
+    other = Engine(opened(node_port(pool.access("other")))).connected()
+    assert other.lookup(Question((SCOPE,), chain(3))).found[0].count == 3
+
+
+def test_a_node_of_another_pool_is_left_alone(pool, make_pool, opened, tmp_path):
+    other = make_pool().start()
+    other.agent("pykvpool/n0-1.engines")
+    assert isinstance(opened(any_port(pool.access())), EmbeddedPort)
+
+
+def test_a_node_that_is_named_and_not_there_yet_is_waited_for_in_the_background(pool, opened, tmp_path):
+    path = str(tmp_path / "later.engines")
+    port = opened(node_port(pool.access(), path))
+    engine, memory = Engine(port), Memory().fill()
+    assert port.placement == "a node of this host, not found yet"
+    assert engine.save(memory.group(chain(2), range(2))).reasons == {"Unavailable": 2}
+    pool.agent("later.engines")
+    assert engine.connected().save(memory.group(chain(2), range(2))).stored == 2
