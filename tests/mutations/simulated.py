@@ -73,9 +73,103 @@ def failed_seed(verdict: Verdict) -> int:
 #: Seeds as they come.
 ANY = Simulation()
 
-SIMULATED: dict[str, Simulation] = {}
+#: Rare ones: twice as many.
+LONG = Simulation(2 * SEEDS)
+#: Time and transfers go on apart from each other: leases lapse under reads, cancelled calls have much under way.
+SLOW = Simulation(faults=("slow fabric", "torn operations"))
+#: What breaks half way may still land.
+BROKEN = Simulation(faults=("slow fabric", "write errors", "lost acknowledgements"))
+LINGERING = Simulation(faults=("slow fabric", "lingering writes"))
+#: Sessions end while their holders live.
+CUT_OFF = Simulation(faults=("isolate", "pause", "suspend", "master restart"))
+#: And while something of them is on the wire.
+CUT_OFF_MID_TRANSFER = Simulation(
+    faults=("isolate", "pause in a transfer", "suspend in a transfer", "slow fabric", "lingering writes")
+)
 
-UNSEEN: dict[str, str] = {}
+SIMULATED: dict[str, Simulation] = {
+    # where bytes lie, and when they may be used again
+    "off-by-one-in-coalescing": ANY,
+    "reuse-a-quarantined-extent": ANY,
+    "quarantine-ended-by-a-timer": ANY,
+    "the-puts-of-a-dead-writer-are-free-at-once": ANY,
+    "a-failed-copy-on-which-something-may-land-is-free-at-once": ANY,
+    "a-revoke-forgets-what-is-uncertain": ANY,
+    "a-fence-frees-what-came-after-it-was-sent": ANY,
+    "a-removed-object-is-free-under-its-readers": ANY,
+    "a-lingering-object-never-comes-free": ANY,
+    "a-loss-takes-the-whole-object": ANY,
+    # objects, leases, eviction, the queue
+    "evict-a-leased-block": ANY,
+    "evict-a-hard-pinned-block": ANY,
+    "evict-a-parent-before-its-children": ANY,
+    "a-released-block-is-never-evicted-again": ANY,
+    "a-failed-eviction-changes-something": LONG,
+    "a-stale-put-id-is-accepted": ANY,
+    "copies-that-failed-are-named-to-readers": BROKEN,
+    "in-progress-answered-as-success": ANY,
+    "a-writer-that-gave-up-is-success-for-its-followers": ANY,
+    "waiters-are-overtaken": LONG,
+    "renew-a-lapsed-lease": ANY,
+    "a-lease-covers-the-first-of-its-batch": ANY,
+    # the master as a state machine
+    "drop-one-fact": ANY,
+    "durable-state-changed-beside-the-facts": ANY,
+    "an-evolve-that-reads-the-clock": ANY,
+    "a-repeated-request-is-carried-out-twice": ANY,
+    "a-superseded-session-is-still-obeyed": ANY,
+    # the shells
+    "skip-the-lease-check-on-the-read-path": ANY,
+    "a-checksum-never-verified": ANY,
+    "a-lease-counted-from-its-answer": ANY,
+    "a-lease-released-before-the-read-has-drained": ANY,
+}
+
+_ORDER = "the checkers judge what may go and what for, not which of the blocks that may go is first"
+_ONE_SIDED = "its fabric is one-sided, as RDMA is: no owner is asked, so none can refuse"
+_RECOMPUTE = "a needless miss costs a recompute and breaks no promise that a whole cluster can see"
+_NO_VIEWS = "views need memory of the same host, and simulated hosts share none"
+_PEERS = "its peers speak the protocol; hostile input is for tests at the door"
+_SUMMED = "its clients sum all they write, so no owner is asked for a checksum"
+
+UNSEEN: dict[str, str] = {
+    "the-longest-run-is-taken-in-place-of-the-best-fit": "any run that fits keeps every promise",
+    "a-double-free-is-taken": "a guard against other bugs: a healthy core never frees twice",
+    "the-overlay-forgets-its-neighbour-on-the-right": "the plan evicts one block more than it needed, for its put",
+    "a-going-segment-is-named-to-readers": "a segment has to go between two slices of one lookup: hundreds of keys",
+    "copies-on-one-node": "a simulated node lends one segment",
+    "too-few-nodes-is-silently-fewer-copies": "the put waits until its deadline, as one may that finds no room",
+    "soft-pins-count-for-nothing": _ORDER,
+    "orphans-wait-their-turn": _ORDER,
+    "evict-more-than-the-room-needs": "the room is somebody's, if more than was needed",
+    "a-touched-block-keeps-its-old-place": _ORDER,
+    "what-is-put-back-starts-anew": _ORDER,
+    "a-read-is-no-use": _ORDER,
+    "the-answer-of-an-owner-sums-any-object": _SUMMED,
+    "an-owner-hashes-a-byte-too-few": _SUMMED,
+    "an-order-that-depends-on-the-hash-seed": "both runs of a process have its hash seed; `--twice` runs them in two",
+    "a-late-duplicate-is-new-again": "a request has to be said again after its answer was acknowledged",
+    "a-reader-may-write": _PEERS,
+    "a-batch-of-any-size-is-taken": _PEERS,
+    "an-unknown-field-is-taken": _PEERS,
+    "replies-leave-before-their-facts": "the witness sees both in the core's own step",
+    "a-lease-trusted-to-its-last-moment": "simulated clocks drift by a percent at most, messages take longer",
+    "a-lapsed-lease-renewed-by-its-holder": "the master refuses; only where both are broken it shows",
+    "only-the-first-copy-is-tried": _RECOMPUTE,
+    "a-copy-with-other-bytes-is-a-miss-for-good": _RECOMPUTE,
+    "a-view-never-looks-at-its-lease-again": _NO_VIEWS,
+    "a-stale-view-goes-on-showing-bytes": _NO_VIEWS,
+    "a-view-can-be-written-through": _NO_VIEWS,
+    "a-view-that-is-open-lets-its-lease-run-out": _NO_VIEWS,
+    "an-offloaded-copy-outlives-its-cancellation": "copies of the simulated fabric take no threads",
+    "a-checksum-misses-the-last-piece": "the simulated fabric sums by itself",
+    "a-straggler-of-an-older-put-lands": _ONE_SIDED,
+    "a-write-is-not-asked-for-its-put-id": _ONE_SIDED,
+    "an-owner-skips-the-bounds": _ONE_SIDED,
+    "bounds-off-by-one": _ONE_SIDED,
+    "a-reader-may-write-over-the-data-plane": "all its clients are writers",
+    "an-owner-believes-a-reader-that-writes": _ONE_SIDED,
+}
 
 
 def unseen(names: list[str]) -> Iterator[tuple[str, str]]:

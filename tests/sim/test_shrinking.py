@@ -82,6 +82,7 @@ def test_it_ends_in_time_with_what_it_has():
     whole = run(1, Options())
     smallest = shrink(whole, Options(), limit_s=20, run=run, now_s=lambda: float(next(clock)))
     assert smallest.report.failed and 0 < smallest.runs <= 20
+    assert shrink(whole, Options(), max_runs=7, run=run, now_s=NEVER_LATE).runs == 7
     nothing = shrink(whole, Options(), limit_s=0, run=run, now_s=lambda: 0.0)
     assert (nothing.options, nothing.report) == (Options(), whole)
 

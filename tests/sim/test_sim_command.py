@@ -1,6 +1,7 @@
 """``pykvpool sim``: what it says when all is well, and when it is not."""
 
 import re
+import shlex
 import time
 import tomllib
 from pathlib import Path
@@ -10,9 +11,10 @@ from click.testing import CliRunner
 
 from pykvpool.node.mount import Mounted
 from pykvpool_sim.cluster import Options
-from pykvpool_sim.command import guard
+from pykvpool_sim.command import guard, main
 from pykvpool_sim.command.main import sim
 from pykvpool_sim.command.pages import replay_command
+from pykvpool_sim.command.shrink import shrink
 from pykvpool_sim.errors import Hung
 
 ROOT = Path(__file__).parents[2]
@@ -58,28 +60,34 @@ def test_a_trace_shows_calls_facts_landings_and_strikes():
         assert expected in done.output
 
 
-def failing_seed():
-    """The first seed that finds the fences out."""
-    done = run("--seeds", "40", "--jobs", "1", "--first-failure", "--shrink-s", "5")
-    assert done.exit_code == 1
-    return int(re.search(r"^seed (\d+) breaks ", done.output, re.MULTILINE).group(1)), done
+FIRST = ("--seeds", "60", "--jobs", "1", "--first-failure", "--faults", "slow fabric,lingering writes,isolate,kill")
 
 
-def test_a_broken_promise_comes_with_its_story_its_faults_and_a_command_that_breaks_it_again(fences_that_lie):
-    seed, done = failing_seed()
+@pytest.fixture
+def few_runs(monkeypatch):
+    """Shrinking ends after some runs, however long they take."""
+    monkeypatch.setattr(
+        main, "shrink", lambda *given, **more: shrink(*given, **{**more, "limit_s": 1e9, "max_runs": 15})
+    )
+
+
+def test_a_broken_promise_comes_with_its_story_its_faults_and_a_command_that_breaks_it_again(fences_that_lie, few_runs):
+    done = run(*FIRST)
     assert done.exit_code == 1
-    assert f"seed {seed} breaks " in done.output and "P2 at " in done.output
+    assert re.search(r"^seed \d+ breaks ", done.output, re.MULTILINE) and "P2 at " in done.output
     assert "the schedule (" in done.output and "strikes, " in done.output
     assert "the story:" in done.output and "fact     " in done.output
     command = re.search(r"^replay: pykvpool sim (.*)$", done.output, re.MULTILINE).group(1)
     assert "--keep" in command
-    again = run(*command.split(), "--no-shrink")
+    again = run(*shlex.split(command), "--no-shrink")
     assert again.exit_code == 1 and "P2 at " in again.output
 
 
 def test_a_promise_that_is_not_judged_is_not_missed(fences_that_lie):
-    seed, _ = failing_seed()
-    assert run("--seed", str(seed), "--off", "P1,P2,P3,calm,bug").exit_code == 0
+    done = run(*FIRST, "--no-shrink")
+    (seed,) = re.findall(r"^seed (\d+) breaks ", done.output, re.MULTILINE)
+    faults = FIRST[FIRST.index("--faults") :]
+    assert run("--seed", seed, *faults, "--off", "P1,P2,P3,calm,bug").exit_code == 0
 
 
 @pytest.mark.parametrize(

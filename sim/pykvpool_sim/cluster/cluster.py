@@ -24,6 +24,7 @@ from pykvpool_sim.checkers.contents import ContentChecker
 from pykvpool_sim.checkers.guarded import GuardChecker
 from pykvpool_sim.checkers.landings import LandingChecker
 from pykvpool_sim.checkers.views import ViewChecker
+from pykvpool_sim.cluster.buffers import PaintChecker
 from pykvpool_sim.cluster.keys import value_of
 from pykvpool_sim.cluster.shape import Shape
 from pykvpool_sim.fabric import RAILS, DataNetwork, SimFabricClient, SimFabricServer, SimMemory
@@ -50,7 +51,7 @@ class Cluster:
         self.landings = LandingChecker(lambda: self.witness.ledger if self.witness is not None else None, self.verdicts)
         self.guards = GuardChecker(lambda: self.witness, self.verdicts)
         self.views = ViewChecker(lambda: self.witness, self.contents.memory_behind, self.verdicts)
-        self.network.watchers += [self.landings, self.guards, self.views]
+        self.network.watchers += [self.landings, self.guards, self.views, PaintChecker(self.verdicts)]
         #: The present life of the master; None before the first.
         self.witness: Witness | None = None
         #: (world time, fact), of all lives of the master, for stories.
@@ -119,7 +120,7 @@ class Cluster:
 
     def _node(self, host: Host, size_bytes: int) -> Node:
         def lend(size_bytes: int, runtime: Runtime) -> SimMemory:
-            memory = SimMemory(size_bytes, runtime)
+            memory = SimMemory(size_bytes, runtime, self._given_back)
             self.contents.lent(memory)
             self.memories[host.name].append(memory)
             # A dead process has no memory. (Its tasks are never freed, so it has to be said.)
@@ -129,6 +130,11 @@ class Cluster:
         servers = [SimFabricServer(host, self.network, rail) for rail in RAILS[: self.shape.rails]]
         settings = NodeSettings(host.name, (ADDRESS,), size_bytes)
         return Node(settings, servers, sim_runtime(host), transports=_transports(host), make_memory=lend)
+
+    def _given_back(self, memory: SimMemory) -> None:
+        """P5: memory that goes back to its machine is nobody's target any more."""
+        if self.network.serves(memory):
+            self.verdicts.add("P5", f"the memory of {memory.generation:#x} was given back while it could be reached")
 
     # -- clients -------------------------------------------------------------------------------------------------
 

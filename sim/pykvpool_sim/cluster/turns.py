@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from pykvpool.client.types import PutResult
 from pykvpool.errors import (
     ChecksumMismatch,
     InternalError,
@@ -110,6 +111,14 @@ class Turn:
         if data != value_of(scope, key):
             self.cluster.verdicts.add(
                 "P1", f"{name} by {self._process} returned other bytes for {key!r} in {scope.text()}", key=key
+            )
+
+    def check_copies(self, key: bytes, result: PutResult, asked: int | None) -> None:
+        """P7: fewer copies than were asked for is said."""
+        wanted = self._shape.replicas if asked is None else asked
+        if not result.existed and result.degraded != (result.replicas < wanted):
+            self.cluster.verdicts.add(
+                "P7", f"of {wanted} copies of {key!r} there are {result.replicas}: {result}", key=key
             )
 
     # -- draws ---------------------------------------------------------------------------------------------------

@@ -31,13 +31,14 @@ async def _put(turn: Turn, client: Client) -> None:
         source[: len(value)] = value
         sources.append((source, memoryview(source)[: len(value)]))
     items = [PutItem(key, view, parent) for key, (_, view), parent in zip(keys, sources, parents, strict=True)]
+    replicas = draws.between(1, 3) if draws.chance(0.35) else None
     try:
         results = await turn.call(
             "put",
             client.put_batch(
                 items,
                 scope=scope,
-                replicas=draws.between(1, 3) if draws.chance(0.2) else None,
+                replicas=replicas,
                 preferred_node=draws.choice(("", "node-0", "node-1")),
                 pin=Pin.SOFT if draws.chance(0.1) else Pin.NONE,
                 timeout_s=turn.timeout_s(),
@@ -49,6 +50,9 @@ async def _put(turn: Turn, client: Client) -> None:
             view.release()
             turn.buffers.give_back(source)
     turn.judge("put", scope, results, keys)
+    for key, result in zip(keys, results, strict=True):
+        if not isinstance(result, PoolError):
+            turn.check_copies(key, result, replicas)
 
 
 async def _get(turn: Turn, client: Client) -> None:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 #: Real time spent on one failure, unless asked otherwise: a hundred runs or two.
 LIMIT_S = 60.0
+#: Runs spent on it at most, however fast the machine: what has not become smaller by then hardly will.
+MAX_RUNS = 500
 #: Choices other than the plain one that a tape may have to be worth writing down; with more, the seed's own chooser is
 #: the shorter story.
 MAX_CHOICES = 200
@@ -41,12 +43,13 @@ def shrink(
     options: Options,
     *,
     limit_s: float = LIMIT_S,
+    max_runs: int = MAX_RUNS,
     run: Callable[[int, Options], Report] = run_seed,
     now_s: Callable[[], float] = time.monotonic,
 ) -> Shrunken:
-    """A run that breaks the promise that `report`, which `options` gave, breaks first. Runs until `limit_s` are over,
-    and one run more at most."""
-    return _Shrinker(report, options, run, now_s() + limit_s, now_s).shrink()
+    """A run that breaks the promise that `report`, which `options` gave, breaks first. Takes `limit_s` and one run more
+    at most, and `max_runs`."""
+    return _Shrinker(report, options, run, now_s() + limit_s, now_s, max_runs).shrink()
 
 
 class _Shrinker:
@@ -57,12 +60,14 @@ class _Shrinker:
         run: Callable[[int, Options], Report],
         deadline_s: float,
         now_s: Callable[[], float],
+        max_runs: int,
     ) -> None:
         self._seed = report.seed
         self._broken = report.broken
         self._run = run
         self._deadline_s = deadline_s
         self._now_s = now_s
+        self._max_runs = max_runs
         #: The smallest so far.
         self._options = options
         self._report = report
@@ -159,4 +164,4 @@ class _Shrinker:
         return True
 
     def _is_late(self) -> bool:
-        return self._now_s() >= self._deadline_s
+        return self._runs >= self._max_runs or self._now_s() >= self._deadline_s

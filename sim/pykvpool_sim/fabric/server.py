@@ -47,7 +47,10 @@ class SimFabricServer:
         if self._table.remove(generation) is None:
             return
         await self._cut_off([pair for pair in self._pairs if pair.generation == generation])
-        self._network.deregister(self._host, self._rkeys.pop(generation))
+        rkey = self._rkeys.pop(generation, None)
+        invariant(rkey is not None, "a mount that was withdrawn is still on offer")
+        assert rkey is not None
+        self._network.deregister(self._host, rkey)
 
     async def fence(self, name: str, incarnation: int, generation: Generation, ban: bool) -> None:
         if ban:
@@ -71,6 +74,7 @@ class SimFabricServer:
             return gone(pair.generation)
         if self._table.is_banned(pair.peer):
             return Refused(f"the session of {pair.peer.name!r} is over")
+        invariant(pair.generation in self._rkeys, "a peer was let into a mount that was withdrawn")
         self._pairs[pair] = None
         return None
 

@@ -84,6 +84,11 @@ class DataNetwork:
         entry = self._registered.get(host, {}).get(rkey)
         return None if entry is None or entry.life.state is State.DEAD else entry.memory
 
+    def serves(self, memory: SimMemory) -> bool:
+        """A NIC whose process lives still reaches that memory."""
+        entries = (entry for table in self._registered.values() for entry in table.values())
+        return any(entry.memory is memory and entry.life.state is not State.DEAD for entry in entries)
+
     def next_number(self) -> int:
         """Of an operation."""
         return next(self._numbers)
