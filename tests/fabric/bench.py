@@ -55,10 +55,11 @@ BACKENDS = (
     Backend("shm+token", "shm", token="open sesame", zero_copy=True, owner_is_asked=False),
     Backend("tcp", "tcp", on_the_wire=True),
     Backend("tcp+token", "tcp", token="open sesame", on_the_wire=True),
-    Backend("sim", "sim", owner_is_asked=False, on_the_wire=True),
-    Backend("sim two lanes", "sim", owner_is_asked=False, on_the_wire=True, lanes=2),
     Backend("rdma", "rdma", owner_is_asked=False, on_the_wire=True),
     Backend("rdma+token", "rdma", token="open sesame", owner_is_asked=False, on_the_wire=True),
+    Backend("sim", "sim", owner_is_asked=False, on_the_wire=True),
+    Backend("sim two lanes", "sim", owner_is_asked=False, on_the_wire=True, lanes=2),
+    Backend("sim one machine", "sim", zero_copy=True, owner_is_asked=False, on_the_wire=True),
 )
 
 

@@ -48,7 +48,7 @@ class SimBench(Bench):
         self._names += 1
         host = self.world.host(f"host-{self._names}")
         peer = peer or Peer(f"peer-{self._names}", self._names)
-        client = SimFabricClient(host, self.network, peer, lanes=self.lanes)
+        client = SimFabricClient(host, self.network, peer, lanes=self.lanes, maps=self.backend.zero_copy)
         self.stack.push_async_callback(client.close)
         return client
 

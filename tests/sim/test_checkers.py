@@ -4,6 +4,7 @@ import pytest
 
 from pykvpool.core.config import CoreConfig
 from pykvpool.core.effects import Effects
+from pykvpool.errors import StaleView
 from pykvpool.fabric.base import Peer
 from pykvpool.model import facts
 from pykvpool.model.commands import (
@@ -42,9 +43,11 @@ from pykvpool_sim.checkers.ledger import Ledger
 from pykvpool_sim.checkers.queue import QueueChecker
 from pykvpool_sim.checkers.rules import Rules
 from pykvpool_sim.checkers.verdicts import MAX_VIOLATIONS, Verdicts
+from pykvpool_sim.checkers.views import ViewChecker
 from pykvpool_sim.checkers.witness import Witness
 from pykvpool_sim.cluster.keys import value_of
 from pykvpool_sim.fabric import Landing, SimMemory
+from pykvpool_sim.life import State as LifeState
 from pykvpool_sim.runtime import sim_runtime
 from pykvpool_sim.world import World
 
@@ -521,3 +524,100 @@ def test_p5_a_mount_is_not_touched_any_more_once_its_node_has_mounted_again(benc
     bench.verdicts.found.clear()
     bench.landings.landed(write(put_id, 0))
     assert bench.found() == ["P5"]
+
+
+# -- views -----------------------------------------------------------------------------------------------------------
+
+
+class PretendView:
+    """Of some memory, and believed in until it is said to be stale."""
+
+    zero_copy = True
+
+    def __init__(self, data):
+        self._data = data
+        self.stale = False
+
+    @property
+    def data(self):
+        if self.stale:
+            raise StaleView("stale")
+        return self._data
+
+
+class ViewBench(Bench):
+    """A client looks at an object of the bench."""
+
+    def __init__(self):
+        super().__init__()
+        self.world = World(0)
+        host = self.world.host("reader")
+        self.memory = SimMemory(4096, sim_runtime(host))
+        self.memory.generation = GENERATION
+        self.value = value_of(SCOPE, b"k")
+        self.committed(size=len(self.value))
+        self.memory.view[: len(self.value)] = self.value
+        self.view = PretendView(self.memory.mapped(0, len(self.value)))
+        self.leased = {1}
+        self.now = self
+        self.checker = ViewChecker(lambda: self.now, lambda view: self.memory, self.verdicts)
+        self.life = host.life
+
+    def is_leased(self, put_id):
+        return put_id in self.leased
+
+    def watch(self):
+        return self.checker.watched(self.life, b"k", self.view, self.value)
+
+    def write(self, put_id=2):
+        self.memory.view[:4] = b"oops"
+        peer = Peer("client", 1)
+        self.checker.landed(Landing(peer, "c", "n", GENERATION, self.memory, 0, 4, put_id, 1, False))
+
+
+def test_a_view_that_shows_its_object_under_a_lease_is_no_violation():
+    bench = ViewBench()
+    with bench.watch():
+        bench.checker.landed(Landing(Peer("c", 1), "c", "n", GENERATION, bench.memory, 2048, 4, 2, 1, False))
+    assert bench.found() == []
+
+
+def test_p1_a_view_that_may_be_looked_at_while_something_lands_in_it_is_found():
+    bench = ViewBench()
+    with bench.watch():
+        bench.write()
+    assert bench.found() == ["P1"]
+
+
+def test_a_view_that_knows_that_it_is_stale_a_dead_reader_and_one_that_left_show_nothing():
+    for end in ("stale", "dead", "left"):
+        bench = ViewBench()
+        with bench.watch():
+            bench.view.stale = end == "stale"
+            bench.life.state = LifeState.DEAD if end == "dead" else LifeState.RUNNING
+            if end != "left":
+                bench.write()
+        bench.write()
+        assert bench.found() == [], end
+
+
+def test_p1_a_view_without_a_lease_is_not_believed_however_right_the_bytes():
+    bench = ViewBench()
+    with bench.watch():
+        bench.leased.clear()
+        assert bench.found() == []
+        bench.checker.look(bench.view)
+    assert bench.found() == ["P1"]
+
+
+def test_memory_that_the_master_gave_up_is_given_to_nobody():
+    bench = ViewBench()
+    bench.leased.clear()
+    bench.decide(facts.SessionEnded(NODE, "goodbye"), facts.SegmentGoing(1, "unmounted"), now=1)
+    before = bench.found()
+    with bench.watch():
+        pass
+    bench.now = None  # and while there is no master, nothing is given to anybody
+    with bench.watch():
+        pass
+    assert bench.found() == before

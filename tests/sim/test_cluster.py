@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pykvpool.client import View
 from pykvpool_sim.cluster import Options, run_seed
 from pykvpool_sim.cluster.cluster import Cluster
 from pykvpool_sim.cluster.keys import SCOPES, KeySpace, value_of
@@ -137,3 +138,17 @@ def test_what_is_aimed_at_objects_and_leases_is_noticed(kind):
             found += 1
             noticed += comparison.differs
     assert found >= 2 and noticed > found / 2
+
+
+def test_a_view_that_never_learns_that_its_lease_lapsed_is_found_out(monkeypatch):
+    monkeypatch.setattr(View, "data", property(lambda view: view._data))
+    options = Options(only=("isolate", "pause", "mute", "deafen"))
+    assert any("a view of client-" in "".join(run_seed(seed, options).violations) for seed in range(30))
+
+
+def test_a_cluster_may_be_reshaped():
+    def alone(shape):
+        return replace(shape, clients=shape.clients[:1])
+
+    report = run_seed(2, Options(chaos_ms=2_000), reshape=alone)
+    assert not report.failed and [host for host in report.hosts if host.startswith("client")] == ["client-0"]

@@ -14,7 +14,8 @@ from pykvpool_sim.command.campaign import Campaign, Summary, Wishes
 from pykvpool_sim.command.main import sim
 from pykvpool_sim.command.pages import summary_page
 from pykvpool_sim.command.progress import ProgressLine
-from pykvpool_sim.command.workers import Ran, Run, WorkerDied, _Worker, run_in_processes
+from pykvpool_sim.command.record import write_record
+from pykvpool_sim.command.workers import Ran, Run, _Worker, run_in_processes
 from pykvpool_sim.history import History, Outcome
 
 # -- what clients were told ------------------------------------------------------------------------------------------
@@ -206,10 +207,11 @@ def test_every_worker_has_a_hash_seed_of_its_own(monkeypatch):
             worker.end()
 
 
-def test_a_worker_that_dies_is_told_with_its_seed(capfd):
-    with pytest.raises(WorkerDied, match="seed 41"):
-        list(run_in_processes(Few(Run(41, "no options")), 1))
-    capfd.readouterr()
+def test_a_worker_that_dies_is_a_failure_of_its_seed_and_the_others_go_on(capfd):
+    source = Few(Run(1, SHORT), Run(41, "no options"), Run(2, SHORT))
+    list(run_in_processes(source, 1))
+    assert {run.seed: result.report.failed for run, result in source.results} == {1: False, 2: False, 41: True}
+    assert "Traceback" in capfd.readouterr().err
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
@@ -232,9 +234,46 @@ def test_the_figures_of_a_campaign_go_into_a_file(tmp_path):
     assert sum(figures["compared"] for figures in record["faults"].values()) == record["runs"] - 4
 
 
+def test_an_interrupted_campaign_goes_on_from_its_figures(tmp_path):
+    file = tmp_path / "figures.json"
+    common = ("--chaos-s", "2", "--jobs", "1", "--compare", "--json", str(file), "--resume")
+    assert run("--seeds", "0-2", *common).exit_code == 0
+    first = json.loads(file.read_text())
+    assert first["done"] == [0, 1, 2]
+    assert run("--seeds", "0-4", *common).exit_code == 0
+    both = json.loads(file.read_text())
+    assert both["done"] == [0, 1, 2, 3, 4] and both["seeds"] == 5 and both["wall_s"] >= first["wall_s"]
+    for figures, earlier in zip(both["faults"].values(), first["faults"].values(), strict=True):
+        assert all(figures[name] >= earlier[name] for name in figures)
+    whole = tmp_path / "whole.json"
+    assert run("--seeds", "0-4", *common[:-3], "--json", str(whole)).exit_code == 0
+    at_once = json.loads(whole.read_text())
+    assert at_once["faults"] == both["faults"] and at_once["calls"] == both["calls"]
+
+
+def test_what_failed_before_the_interruption_fails_the_whole(tmp_path):
+    file = tmp_path / "figures.json"
+    summary = Summary(failures=[(Report(7, violations=["P1 at 1 s: so"]), Options())])
+    write_record(file, summary, 1.0, whole=False)
+    done = run("--seeds", "1", "--chaos-s", "1", "--jobs", "1", "--json", str(file), "--resume")
+    assert done.exit_code == 1 and "failed before: pykvpool sim --seed 7" in done.output
+    assert json.loads(file.read_text())["failures"] == [
+        {"replay": "pykvpool sim --seed 7", "violations": ["P1 at 1 s: so"]}
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"seeds": 3}'])
+def test_a_file_that_is_no_record_is_refused(tmp_path, text):
+    file = tmp_path / "figures.json"
+    file.write_text(text)
+    done = run("--seeds", "1", "--json", str(file), "--resume")
+    assert done.exit_code == 2 and "cannot read" in done.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--resume"], "--json"),
         (["--seeds", "9-3"], "no seed"),
         (["--seeds", "0"], "no seed"),
         (["--seeds", "ten"], "2000-2999"),

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import time
 import tomllib
 from pathlib import Path
 
@@ -129,9 +130,14 @@ def test_the_replay_command_says_all_that_differs_from_the_seed():
 
 
 def test_code_that_never_awaits_is_interrupted():
-    with pytest.raises(Hung, match="real time"), guard.time_limit(0.05):
+    with pytest.raises(Hung, match="of a core"), guard.time_limit(0.05):
         while True:
             pass
+
+
+def test_a_machine_that_is_busy_with_other_things_interrupts_nothing():
+    with guard.time_limit(0.05):
+        time.sleep(0.1)
 
 
 def test_the_command_joins_pykvpool_by_its_entry_point():

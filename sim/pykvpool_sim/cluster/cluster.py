@@ -23,6 +23,7 @@ from pykvpool_sim.checkers import Verdicts, Witness
 from pykvpool_sim.checkers.contents import ContentChecker
 from pykvpool_sim.checkers.guarded import GuardChecker
 from pykvpool_sim.checkers.landings import LandingChecker
+from pykvpool_sim.checkers.views import ViewChecker
 from pykvpool_sim.cluster.buffers import PaintChecker
 from pykvpool_sim.cluster.keys import value_of
 from pykvpool_sim.cluster.shape import Shape
@@ -49,7 +50,8 @@ class Cluster:
         self.contents = ContentChecker(value_of, self.verdicts)
         self.landings = LandingChecker(lambda: self.witness.ledger if self.witness is not None else None, self.verdicts)
         self.guards = GuardChecker(lambda: self.witness, self.verdicts)
-        self.network.watchers += [self.landings, self.guards, PaintChecker(self.verdicts)]
+        self.views = ViewChecker(lambda: self.witness, self.contents.memory_behind, self.verdicts)
+        self.network.watchers += [self.landings, self.guards, self.views, PaintChecker(self.verdicts)]
         #: The present life of the master; None before the first.
         self.witness: Witness | None = None
         #: (world time, fact), of all lives of the master, for stories.
@@ -145,11 +147,14 @@ class Cluster:
         timeout_s: float = 10.0,
         lanes: int = 1,
         blind: bool = False,
+        maps: bool = False,
     ) -> Client:
         """A client of the pool on `host`; called in its life. Raises as `Client.connect`."""
 
         def make_fabric(scheme: str, settings: ClientSettings) -> SimFabricClient:
-            return SimFabricClient(host, self.network, settings.peer, lanes=lanes, blind=blind, scheme=scheme)
+            return SimFabricClient(
+                host, self.network, settings.peer, lanes=lanes, blind=blind, maps=maps, scheme=scheme
+            )
 
         return await Client.connect(
             ADDRESS,

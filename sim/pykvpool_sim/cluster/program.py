@@ -60,6 +60,7 @@ class ClientProgram:
                     replicas=shape.replicas,
                     lanes=shape.lanes,
                     blind=shape.blind,
+                    maps=shape.maps,
                 )
             except PoolError as error:
                 self._aside.judge_error("connect", error)

@@ -13,7 +13,7 @@ from pykvpool_sim.choosers import Chooser, Fifo, Pct, Recorder, Seeded, Tape
 from pykvpool_sim.cluster.cluster import MASTER, BugLog, Cluster
 from pykvpool_sim.cluster.program import ClientProgram
 from pykvpool_sim.cluster.rest import come_to_rest
-from pykvpool_sim.cluster.shape import ClientShape, draw_shape
+from pykvpool_sim.cluster.shape import ClientShape, Shape, draw_shape
 from pykvpool_sim.cluster.story import schedule, story_of, timeline
 from pykvpool_sim.cluster.told import Comparison, told_by
 from pykvpool_sim.cluster.troubles import draw_troubles, stops, troubles_of
@@ -105,12 +105,22 @@ class Report:
         return self.violations[0].partition(" ")[0] if self.violations else ""
 
 
-def run_seed(seed: int, options: Options | None = None, comparison: Comparison | None = None) -> Report:
-    """Simulate one seed. Never raises for what the pool does: that is in the report. With a `comparison`, the run ends
-    once it differs; what would have come then is not in the report."""
+def run_seed(
+    seed: int,
+    options: Options | None = None,
+    comparison: Comparison | None = None,
+    *,
+    reshape: Callable[[Shape], Shape] = lambda shape: shape,
+) -> Report:
+    """Simulate one seed. Never raises for what the pool does: that is in the report.
+
+    Args:
+        comparison: the run ends once it differs; what would have come then is not in the report.
+        reshape: makes another cluster of the one that the seed draws.
+    """
     options = options or Options()
     world = World(seed, chooser=lambda draws: _chooser(draws, options), limit_s=_LIMIT_S)
-    shape = draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms)
+    shape = reshape(draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms))
     cluster = Cluster(world, shape, options.off)
     drawn = draw_troubles(world.draws("plan"), cluster, options.only)
     cluster.shape = shape if options.hosts is None else shape.reduced_to(options.hosts)

@@ -25,6 +25,8 @@ class ClientShape:
     named: bool
     #: Its CPU does not see what it reads: the lease alone vouches for the bytes.
     blind: bool
+    #: It runs on the nodes' machine: it can look at their memory where it lies.
+    maps: bool
     #: Queue pairs to each mount.
     lanes: int
     #: Operations at once.
@@ -105,11 +107,14 @@ def draw_shape(draws: Draws, weights: Sequence[Sequence[int]], chaos_ms: int) ->
 
 def _draw_client(draws: Draws, number: int, weights: Sequence[Sequence[int]], decay: bool, nodes: int) -> ClientShape:
     min_timeout_ms = draws.choice((50, 500, 2_000))
+    named, blind, lanes = draws.chance(0.5), not decay and draws.chance(0.5), draws.between(1, 2)
     return ClientShape(
         name=f"client-{number}",
-        named=draws.chance(0.5),
-        blind=not decay and draws.chance(0.5),
-        lanes=draws.between(1, 2),
+        named=named,
+        blind=blind,
+        # Decayed bytes can be seen by their checksum alone, and views have none.
+        maps=not decay and not blind and lanes == 1,
+        lanes=lanes,
         workers=draws.between(1, 3),
         think_ms=draws.choice((100, 400, 1_000)),
         replicas=draws.between(1, min(2, nodes)),

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pykvpool.client import Client, PutItem
+from pykvpool.client import Client, PutItem, View
 from pykvpool.errors import PoolError
+from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Pin
 from pykvpool_sim.cluster.keys import SCOPES, value_of
 from pykvpool_sim.cluster.meddling import meddle
@@ -112,9 +113,17 @@ async def _view(turn: Turn, client: Client) -> None:
     begun_ns = turn.now_ns()
     scope, (key, *_) = turn.scope(), turn.some_keys()
     view = await turn.call("view", client.view(key, scope=scope, timeout_s=turn.timeout_s()), [key])
+    with turn.cluster.views.watched(turn.host.life, key, view, value_of(scope, key)):
+        await turn.recorded("look", _look(turn, view, scope, key, begun_ns), [key])
+
+
+async def _look(turn: Turn, view: View, scope: Scope, key: bytes, begun_ns: int) -> None:
+    """A copy once, what lies elsewhere for longer than its first lease."""
     async with view:
-        await asyncio.sleep(turn.draws.between(0, 500) / 1_000)
-        turn.check_bytes("view", scope, key, view.data, begun_ns)
+        for _ in range(turn.draws.between(2, 8) if view.zero_copy else 1):
+            await asyncio.sleep(turn.draws.between(0, 1_000 if view.zero_copy else 500) / 1_000)
+            turn.check_bytes("view", scope, key, view.data, begun_ns)
+            turn.cluster.views.look(view)
 
 
 async def _remove(turn: Turn, client: Client) -> None:

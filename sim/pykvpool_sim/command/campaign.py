@@ -38,6 +38,10 @@ class Summary:
     """The sum over all seeds."""
 
     seeds: int = 0
+    #: Which they are.
+    done: set[int] = field(default_factory=set)
+    #: What broke a promise before the campaign was taken up again: as in its record.
+    earlier_failures: list[dict[str, object]] = field(default_factory=list)
     #: What broke a promise, and how it was run.
     failures: list[tuple[Report, Options]] = field(default_factory=list)
     repeated: int = 0
@@ -61,6 +65,7 @@ class Summary:
     def add(self, report: Report) -> None:
         """The first run of a seed."""
         self.seeds += 1
+        self.done.add(report.seed)
         self.last = report
         self.struck.update(report.struck)
         self.fired.update(report.fired)
@@ -72,12 +77,13 @@ class Summary:
 
 
 class Campaign:
-    """A `Source` of runs; `summary` grows with what comes of them."""
+    """A `Source` of runs; `summary` grows with what comes of them, from what it was before. Seeds that are in it are
+    not run again."""
 
-    def __init__(self, seeds: Iterable[int], wishes: Wishes) -> None:
-        self.summary = Summary()
+    def __init__(self, seeds: Iterable[int], wishes: Wishes, summary: Summary | None = None) -> None:
+        self.summary = summary or Summary()
         self._wishes = wishes
-        self._seeds = iter(seeds)
+        self._seeds = iter([seed for seed in seeds if seed not in self.summary.done])
         #: Comparisons to make: the seed's run, and the kind that is left out.
         self._without: deque[tuple[Report, str]] = deque()
         #: First runs to repeat, by the worker that must not do it.

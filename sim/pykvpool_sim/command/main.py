@@ -20,7 +20,7 @@ from pykvpool_sim.command.campaign import ENOUGH, Campaign, Summary, Wishes
 from pykvpool_sim.command.guard import interrupted_by_sigterm, time_limit
 from pykvpool_sim.command.pages import failure_page, print_lines, replay_command, summary_page
 from pykvpool_sim.command.progress import ProgressLine
-from pykvpool_sim.command.record import write_record
+from pykvpool_sim.command.record import read_record, write_record
 from pykvpool_sim.command.shrink import LIMIT_S, Shrunken, shrink
 from pykvpool_sim.command.words import read_tape, read_turns
 
@@ -131,6 +131,7 @@ def _range(ctx: click.Context, param: click.Parameter, value: str | None) -> ran
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the figures to a file, as they grow.",
 )
+@click.option("--resume", is_flag=True, help="Go on from the figures in the --json file, if it is there.")
 @click.option("--shrink/--no-shrink", "smaller", default=True, help="Look for what a failure needs, and no more.")
 @click.option(
     "--shrink-s", type=click.FloatRange(0), default=LIMIT_S, show_default=True, help="Seconds spent on that, for each."
@@ -153,6 +154,7 @@ def sim(
     compare: bool,
     enough: int,
     record: Path | None,
+    resume: bool,
     smaller: bool,
     shrink_s: float,
     first_failure: bool,
@@ -174,8 +176,9 @@ def sim(
     numbers = range(seed, seed + 1) if seed is not None else seeds or range(100)
     processes = 1 if seed is not None else min(jobs or os.cpu_count() or 1, len(numbers))
     screen = console()
-    campaign = Campaign(numbers, wishes)
-    summary, wall_s = _run(campaign, numbers, processes, record, first_failure=first_failure)
+    before, before_s = _earlier(record) if resume else (Summary(), 0.0)
+    campaign = Campaign(numbers, wishes, before)
+    summary, wall_s = _run(campaign, numbers, processes, record, before_s, first_failure=first_failure)
     if seed is not None:
         _one(screen, summary.last)
     if seed is None or not summary.failures:
@@ -187,13 +190,13 @@ def sim(
 
 
 def _run(
-    campaign: Campaign, numbers: range, processes: int, record: Path | None, *, first_failure: bool
+    campaign: Campaign, numbers: range, processes: int, record: Path | None, before_s: float, *, first_failure: bool
 ) -> tuple[Summary, float]:
     """All seeds, or those before the first failure, Ctrl-C or SIGTERM. Returns the sum, and the time it took in
     seconds."""
-    begun_s = time.perf_counter()
+    begun_s = time.perf_counter() - before_s
     summary = campaign.summary
-    with ProgressLine(Console(stderr=True), len(numbers)) as progress, interrupted_by_sigterm():
+    with ProgressLine(Console(stderr=True), len(numbers), summary.seeds) as progress, interrupted_by_sigterm():
         try:
             for _ in campaign.run(processes):
                 if progress.update(summary) and record is not None:
@@ -208,6 +211,16 @@ def _run(
     if record is not None:
         write_record(record, summary, wall_s, whole=summary.seeds == len(numbers))
     return summary, wall_s
+
+
+def _earlier(record: Path | None) -> tuple[Summary, float]:
+    """What the record of an earlier campaign says, and how long that took in seconds."""
+    if record is None:
+        raise click.UsageError("--resume goes on from a file: name it with --json")
+    try:
+        return read_record(record) if record.exists() else (Summary(), 0.0)
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--resume cannot read {record}: {error}") from None
 
 
 def _one(screen: Console, report: Report) -> None:
@@ -228,9 +241,11 @@ def _tell(screen: Console, summary: Summary, shrink_s: float) -> bool:
         print_lines(screen, failure_page(smallest, whole=report))
     for report, options in summary.failures[_TOLD:]:
         print_lines(screen, iter([f"also fails: {replay_command(report.seed, options)}"]))
+    for earlier in summary.earlier_failures:
+        print_lines(screen, iter([f"failed before: {earlier['replay']}"]))
     for number in summary.unrepeatable:
         print_lines(screen, iter([f"seed {number} does not repeat itself: two runs have different digests"]))
-    return bool(summary.failures or summary.unrepeatable)
+    return bool(summary.failures or summary.earlier_failures or summary.unrepeatable)
 
 
 def _guarded(seed: int, options: Options) -> Report:

@@ -16,11 +16,12 @@ _EVERY_S = 30.0
 
 
 class ProgressLine:
-    """A context manager. `total`: seeds."""
+    """A context manager. `total`: seeds; `before`: how many of them were done before."""
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, total: int, before: int = 0) -> None:
         self._console = console
         self._total = total
+        self._before = before
         self._begun_s = self._said_s = time.monotonic()
         self._status: Status | None = Status("", console=console) if console.is_terminal and total > 1 else None
 
@@ -53,10 +54,12 @@ class ProgressLine:
         """The time left is what the seeds so far took each, for those to come: comparisons, which come first, are
         counted in, so it is too long rather than too short."""
         passed_s = time.monotonic() - self._begun_s
-        words = [f"{summary.seeds:,} of {self._total:,} seeds", f"{len(summary.failures):,} failed"]
+        failed = len(summary.failures) + len(summary.earlier_failures)
+        words = [f"{summary.seeds:,} of {self._total:,} seeds", f"{failed:,} failed"]
         if summary.compared:
             words.append(f"{sum(summary.took_effect[kind] for kind in KINDS):,} effects")
-        if summary.seeds:
-            left_s = passed_s / summary.seeds * (self._total - summary.seeds)
+        done = summary.seeds - self._before
+        if done:
+            left_s = passed_s / done * (self._total - summary.seeds)
             words.append(f"{passed_s / 60:.0f} min, about {left_s / 60:.0f} to go")
         return ", ".join(words)

@@ -53,10 +53,6 @@ class Source(Protocol):
     def ran(self, worker: int, run: Run, result: Ran) -> None: ...
 
 
-class WorkerDied(Exception):  # an end of the command, not an error of the pool
-    """A worker process ended, or failed, in the middle of a run."""
-
-
 def carry_out(run: Run) -> Ran:
     """In the main thread of this process."""
     with time_limit():
@@ -72,7 +68,8 @@ def run_here(source: Source) -> Iterator[None]:
 
 
 def run_in_processes(source: Source, count: int) -> Iterator[None]:
-    """Everything in `count` processes. Yields after each run. Raises `WorkerDied`."""
+    """Everything in `count` processes. Yields after each run. One that dies in the middle of a run is replaced, and the
+    run has failed."""
     workers = [_Worker(number) for number in range(count)]
     idle, busy = list(workers), dict[Connection, tuple[_Worker, Run]]()
     try:
@@ -119,7 +116,8 @@ class _Worker:
         try:
             answer: Ran = self._connection.recv()
         except EOFError:
-            raise WorkerDied(f"the process that ran seed {run.seed} died: {run.options}") from None
+            self.end()
+            return Ran(Report(run.seed, violations=["bug at ? s: the simulator failed, or was killed; see its output"]))
         return answer
 
     def end(self) -> None:

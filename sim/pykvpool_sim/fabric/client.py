@@ -53,7 +53,8 @@ class _Call:
 
 class SimFabricClient:
     """See `pykvpool.fabric.base.FabricClient`. `blind`: its CPU does not see what it reads (a GPU's memory), so reads
-    come without a checksum. Belongs to the life of `host` in which it is made."""
+    come without a checksum. `maps`: its machine is the owner's too, whose memory it can look at where it lies. Belongs
+    to the life of `host` in which it is made."""
 
     cost = COST
 
@@ -65,6 +66,7 @@ class SimFabricClient:
         *,
         lanes: int = 1,
         blind: bool = False,
+        maps: bool = False,
         scheme: str = RAILS[0],
     ) -> None:
         self.scheme = scheme
@@ -74,6 +76,7 @@ class SimFabricClient:
         self._peer = peer
         self._lane_count = lanes
         self._blind = blind
+        self._maps = maps
         self._lanes: dict[Generation, list[_Lane]] = {}
         self._closed: Closed | None = None
 
@@ -87,8 +90,18 @@ class SimFabricClient:
         return await self._move(batch, timeout_s)
 
     async def map_view(self, segment: SegmentDescriptor, offset: int, length: int) -> memoryview | None:
-        """Memory of another machine cannot be mapped."""
-        return None
+        """Memory of another machine cannot be mapped. Raises `InvalidArgument`."""
+        if not self._maps or self.reaches(segment) is None:
+            return None
+        self._check_open()
+        host, rkey = self._address(segment)
+        memory = self._network.find(host, rkey)
+        if memory is None or memory.closed or memory.generation != segment.generation:
+            return None
+        refusal = self._out_of_bounds(segment, offset, length)
+        if refusal is not None:
+            raise refusal
+        return memory.mapped(offset, length)
 
     async def close(self) -> None:
         self._closed = Closed("the sim fabric client is closed")
@@ -125,12 +138,14 @@ class SimFabricClient:
         segment = operation.segment
         if self.reaches(segment) is None:
             return Unavailable(f"segment {segment.segment} is not served over {self.scheme}")
-        if operation.offset + operation.length > segment.size_bytes:
+        return self._out_of_bounds(segment, operation.offset, operation.length)
+
+    def _out_of_bounds(self, segment: SegmentDescriptor, offset: int, length: int) -> InvalidArgument | None:
+        if offset + length > segment.size_bytes:
             return InvalidArgument(
-                f"{operation.length} bytes at offset {operation.offset} are outside the segment of "
-                f"{segment.size_bytes} bytes",
-                offset=operation.offset,
-                length=operation.length,
+                f"{length} bytes at offset {offset} are outside the segment of {segment.size_bytes} bytes",
+                offset=offset,
+                length=length,
             )
         return None
 
@@ -211,7 +226,12 @@ class SimFabricClient:
             raise self._closed
 
     async def _connect(self, segment: SegmentDescriptor) -> QueuePair:
-        host, _, rkey = (self.reaches(segment) or "").removeprefix(f"{self.scheme}://").partition("/")
+        host, rkey = self._address(segment)
         return await self._network.connect(
-            self._life, self._host.name, host, int(rkey), segment.generation, self._peer, self.scheme
+            self._life, self._host.name, host, rkey, segment.generation, self._peer, self.scheme
         )
+
+    def _address(self, segment: SegmentDescriptor) -> tuple[str, int]:
+        """Host and rkey of a segment that we reach."""
+        host, _, rkey = (self.reaches(segment) or "").removeprefix(f"{self.scheme}://").partition("/")
+        return host, int(rkey)

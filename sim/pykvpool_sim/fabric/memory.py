@@ -21,8 +21,10 @@ class SimMemory:
         self._on_close = on_close
         self.generation = Generation(runtime.new_incarnation())
         self.size_bytes = size_bytes
+        #: Who has mapped it keeps it, also when it is closed.
+        self._bytes = bytearray(size_bytes)
         #: The whole memory; None once closed.
-        self._view: memoryview | None = memoryview(bytearray(size_bytes))
+        self._view: memoryview | None = memoryview(self._bytes)
 
     @property
     def view(self) -> memoryview:
@@ -34,6 +36,14 @@ class SimMemory:
     @property
     def closed(self) -> bool:
         return self._view is None
+
+    def mapped(self, offset: int, length: int) -> memoryview:
+        """A part of it, to look at: it stays what it is when its owner closes the memory, or dies."""
+        return memoryview(self._bytes)[offset : offset + length].toreadonly()
+
+    def is_behind(self, view: memoryview) -> bool:
+        """Does the view show this memory?"""
+        return view.obj is self._bytes
 
     def fileno(self) -> int:
         """There is no file behind it."""
