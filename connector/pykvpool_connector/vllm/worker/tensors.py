@@ -58,8 +58,8 @@ class CacheTensors:
         """Raise `NotSupported` where the CPU cannot reach the cache."""
         if self.device != "cpu":
             raise NotSupported(
-                f"the engine's cache lies in memory of the device {self.device!r}: only engines whose cache lies in host "
-                "memory can use the pool",
+                f"the engine's cache lies in memory of the device {self.device!r}: only an engine whose cache lies in "
+                "host memory can use the pool",
                 device=self.device,
             )
 
