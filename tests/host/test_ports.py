@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from pykvpool.core.config import CoreConfig
@@ -143,6 +145,25 @@ def test_a_hold_that_is_lost_with_the_master_is_told(make_pool, attach):
     pool.kill_master()
     pool.start()
     assert engine.end_of(held.lookup_id) == Lapsed(held.lookup_id)
+
+
+def test_p9_the_engines_thread_never_waits_for_the_ports(pool, attach):
+    """Whatever holds the port's thread up: here it stands still altogether."""
+    engine, memory = attach(pool).connected(), Memory().fill()
+    go_on = threading.Event()
+    engine.port._thread.post(go_on.wait)
+    asked = []
+    for number in range(300):
+        asked.append(engine.begin_save(memory.group(chain(2, f"s{number}"), range(2))))
+        asked.append(engine.begin_load(memory.group(chain(2, f"s{number}"), range(2, 4))))
+        asked.append(engine.begin_lookup(Question((SCOPE,), chain(2))))
+        engine.port.release(engine.begin_lookup(Question((SCOPE,), chain(2))))
+        engine.port.watch((SCOPE,))
+        assert engine.look() == []
+    engine.port.fence()
+    go_on.set()
+    for ident in asked:
+        engine.end_of(ident)
 
 
 def test_p9_the_pool_may_be_absent_at_the_start(make_pool, attach):
