@@ -9,7 +9,8 @@ import pytest
 from pykvpool.core.config import CoreConfig
 from pykvpool.host import access
 from pykvpool.host.embedded import EmbeddedPort
-from tests.host.stage import Engine, Memory, chain, until
+from pykvpool.host.port import Found, Question
+from tests.host.stage import OTHER_MODEL, SCOPE, Engine, Memory, chain, until
 
 
 def sessions(pool) -> set[int]:
@@ -31,3 +32,19 @@ def test_a_session_that_was_given_up_while_the_engine_stood_still_costs_no_job(m
     assert engine.save(memory.group(chain(5), range(5))).stored == 5
     assert engine.load(memory.group(chain(5), range(5))).loaded
     port.close(0.0)
+
+
+def test_a_reset_fences_the_saves_of_every_port_of_the_process(pool):
+    scheduler, worker = [Engine(EmbeddedPort(pool.access(name))).connected() for name in ("scheduler", "worker")]
+    memory = Memory(blocks=256).fill()
+    jobs = [worker.begin_save(memory.group(chain(256, f"job{number}"), range(256))) for number in range(6)]
+    other = worker.begin_save(memory.group(chain(20), range(20), OTHER_MODEL))
+    assert scheduler.port.reset((SCOPE,), 10.0) is True
+    assert worker.end_of(other).stored == 20, "a save of another model was fenced"
+    assert worker.end_of(jobs[-1]).reasons == {"fenced": 256}
+    assert (
+        scheduler.lookup(*[Question((SCOPE,), chain(1, f"job{number}")) for number in range(6)]).found
+        == (Found(0),) * 6
+    )
+    worker.port.close(0.0)
+    scheduler.port.close(0.0)
