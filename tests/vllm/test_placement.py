@@ -43,5 +43,5 @@ def test_gpu_memory_is_moved_by_its_own_process_or_not_at_all(extra):
     config = engine()
     config.parallel_config = SimpleNamespace(data_parallel_index=0, rank=0, tensor_parallel_size=1)
     settings = settings_of(SimpleNamespace(kv_role="kv_both", kv_connector_extra_config=extra), {})
-    with pytest.raises(NotSupported, match="GPU memory|host memory"):
+    with pytest.raises(NotSupported, match=r"GPU memory|host memory"):
         worker_port(settings, config, "cuda")
