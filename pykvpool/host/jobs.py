@@ -17,6 +17,7 @@ from pykvpool.client import Client, GetResult, PutItem, PutResult
 from pykvpool.errors import KeyConflict, PoolError
 from pykvpool.host.port import BlockGroup, LoadJob, SaveDone, SaveJob
 from pykvpool.memory.copying import bytes_at
+from pykvpool.memory.device import DevicePiece, Piece
 
 #: Blocks of one chunk: one request to the master, of a size that it answers in a few milliseconds.
 CHUNK_BLOCKS = 512
@@ -28,10 +29,13 @@ CHUNK_BYTES = 64 << 20
 LOADS_AT_A_TIME = 2
 
 
-def pieces_of(group: BlockGroup, position: int) -> list[memoryview]:
+def pieces_of(group: BlockGroup, position: int) -> list[Piece]:
     """The memory of one block, run by run. Whoever made the group vouches for its addresses."""
-    block = group.block_ids[position]
-    return [bytes_at(run.base + block * run.stride, run.length, None) for run in group.runs]
+    block, device = group.block_ids[position], group.device
+    places = [(run.base + block * run.stride, run.length) for run in group.runs]
+    if device is None:
+        return [bytes_at(address, length, None) for address, length in places]
+    return [DevicePiece(address, length, device.after, owner=device.owner) for address, length in places]
 
 
 def chunks_of(group: BlockGroup, limit_bytes: int = CHUNK_BYTES) -> list[range]:
@@ -109,7 +113,7 @@ class SaveTally:
         )
 
 
-def put_item(group: BlockGroup, position: int, pieces: Sequence[memoryview]) -> PutItem:
+def put_item(group: BlockGroup, position: int, pieces: Sequence[Piece]) -> PutItem:
     return PutItem(group.keys[position], pieces, group.parents[position] if group.parents else None)
 
 
