@@ -217,20 +217,6 @@ def test_a_reset_leaves_nothing_of_its_scopes_and_everything_of_others(pool, att
     assert held.found == (Found(9),)
 
 
-def test_a_reset_fences_the_saves_of_every_port_of_the_process(pool, attach):
-    scheduler, worker = attach(pool, "scheduler").connected(), attach(pool, "worker").connected()
-    memory = Memory(blocks=256).fill()
-    jobs = [worker.begin_save(memory.group(chain(256, f"job{number}"), range(256))) for number in range(6)]
-    other = worker.begin_save(memory.group(chain(20), range(20), OTHER_MODEL))
-    assert scheduler.port.reset((SCOPE,), 10.0) is True
-    assert worker.end_of(other).stored == 20, "a save of another model was fenced"
-    assert worker.end_of(jobs[-1]).reasons == {"fenced": 256}
-    assert (
-        scheduler.lookup(*[Question((SCOPE,), chain(1, f"job{number}")) for number in range(6)]).found
-        == (Found(0),) * 6
-    )
-
-
 def test_a_reset_without_a_pool_is_not_confirmed(make_pool, attach):
     pool = make_pool()
     pool.start(nodes=0)
