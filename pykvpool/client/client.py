@@ -123,6 +123,7 @@ class Client(Verbs):
             token=token,
             cluster=cluster,
             connect_timeout_s=connect_timeout_s,
+            on_instruction=hooks.instruction,
             on_orphan_reply=hooks.orphan_reply,
             transports=transports,
         )
