@@ -15,7 +15,7 @@ from pykvpool.errors import PoolError
 from pykvpool.fabric.verbs import Verbs
 from pykvpool.fabric.verbs.load import BINDINGS, ENVIRONMENT
 from tests.rdma.devices import LEFT, RAILS, RIGHT, counters, tcp_bytes_sent
-from tests.rdma.processes import MIB, TIMEOUT_S, Processes, data_of, processes
+from tests.rdma.processes import MIB, START_TIMEOUT_S, TIMEOUT_S, Processes, data_of, processes
 
 COUNT = 8
 MTU_BYTES = 4096
@@ -98,11 +98,13 @@ async def test_p8_a_node_that_dies_mid_transfer_takes_its_own_blocks_only(verbs:
         assert all(isinstance(block, PoolError) or block == data_of(n) for n, block in enumerate(got))
 
 
-def test_a_node_that_may_not_lock_its_memory_says_so_and_how_to_change_that(verbs: Verbs) -> None:
-    done = without_locked_memory("node", "--master", "tcp://127.0.0.1:1", "--fabric", "rdma", "--rdma-device", RIGHT)
+async def test_a_node_that_may_not_lock_its_memory_says_so_and_how_to_change_that(verbs: Verbs) -> None:
+    async with processes() as pool:
+        arguments = ("node", "--master", pool.master, "--fabric", "rdma", "--rdma-device", RIGHT)
+        done = await asyncio.to_thread(without_locked_memory, *arguments)
     assert done.returncode != 0
-    (line,) = [line for line in done.stderr.splitlines() if "locked memory" in line]
-    assert "ulimit -l" in line
+    assert "locked memory" in done.stderr
+    assert "ulimit -l" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -126,5 +128,5 @@ def without_locked_memory(*arguments: str) -> subprocess.CompletedProcess[str]:
     script = 'ulimit -l 64 && exec "$@"'
     return subprocess.run(
         ["bash", "-c", script, "bash", *command, *arguments],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * TIMEOUT_S,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_TIMEOUT_S + TIMEOUT_S,
     )  # fmt: skip
