@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from pykvpool.errors import Closed, SegmentGone, TransferFailed, Unavailable
 from pykvpool.fabric.base import Peer
 from pykvpool.fabric.rdma.lane import SIGNAL_EVERY
-from pykvpool.fabric.verbs import Access, Opcode, Status
+from pykvpool.fabric.rdma.wire import Disconnected
+from pykvpool.fabric.verbs import Access, Opcode, Status, WorkRequest
 from tests.fabric.bench import jump
+from tests.fabric.fake_verbs import FakeVerbs
 from tests.fabric.rdma_stage import MIB, TIMEOUT_S, stage, turns, until
 
 READ, WRITE = Opcode.READ, Opcode.WRITE
@@ -182,6 +185,47 @@ async def test_p2_a_write_whose_owner_gives_no_word_is_not_settled() -> None:
         outcome = await writing
         assert outcome.error is not None
         assert not outcome.settled
+
+
+async def test_p2_a_broken_write_is_repeated_on_the_owners_word_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pykvpool.fabric.rdma.session.DISCONNECT_S", 0.05)
+    async with stage(near=("near0",), far=("far0",)) as here:
+        await here.connected()
+        (session,) = here.server._sessions
+        say = session._line.say
+        # The owner hangs: it destroys nothing, and says nothing.
+        session._line.say = lambda said: None if isinstance(said, Disconnected) else say(said)  # type: ignore[method-assign]
+        here.near[0].fail_next(Status.RETRY_EXCEEDED, WRITE)
+        outcome = await here.write(0, b"in doubt")
+        assert isinstance(outcome.error, TransferFailed)
+        assert not outcome.settled
+        here.memory.view[:8] = b"readable"
+        here.near[0].fail_next(Status.RETRY_EXCEEDED, READ)
+        assert await here.read(0, 8) == b"readable", "a read needs nobody's word"
+
+
+async def test_p2_a_write_over_several_registrations_is_confirmed_in_each_of_them() -> None:
+    def small(verbs: FakeVerbs) -> None:
+        verbs["far0"].set_limits(max_mr_size_bytes=MIB)
+
+    async with stage(near=("near0",), far=("far0",), prepare=small) as here:
+        link = await here.connected()
+        (lane,) = link._lanes
+        posted: list[WorkRequest] = []
+        post = lane._pair.post
+
+        def watched(requests: Sequence[WorkRequest]) -> None:
+            posted.extend(requests)
+            post(requests)
+
+        lane._pair.post = watched  # type: ignore[method-assign]
+        # More registrations than one confirmation has room for.
+        assert (await here.write(MIB // 2, bytes(12 * MIB))).error is None
+        for place, request in enumerate(posted):
+            if request.opcode is WRITE:
+                behind = [later.rkey for later in posted[place + 1 :] if later.opcode is READ]
+                assert request.rkey in behind
+        assert len({request.rkey for request in posted}) == 13
 
 
 async def test_p2_what_a_fence_cut_off_is_settled_and_not_repeated() -> None:
