@@ -5,14 +5,16 @@ The client is in the test's own process, so that a test can hold its devices; ev
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from unittest import mock
 
 from pykvpool.cli.processes import Child, Children
-from pykvpool.client import Client
+from pykvpool.client import Client, PutItem, PutResult
 from pykvpool.fabric.rdma.settings import RdmaSettings
 from pykvpool.fabric.verbs import Verbs
 from tests.rdma.holding import HoldingVerbs
@@ -71,3 +73,13 @@ async def processes() -> AsyncIterator[Processes]:
         )  # fmt: skip
         announced = await master.announcement()
         yield Processes(children, announced.addresses[0], stack)
+
+
+async def warm(client: Client) -> None:
+    """Put something until it goes by RDMA: on a busy machine the first attempts to connect may take too long."""
+    async with asyncio.timeout(2 * TIMEOUT_S):
+        for number in itertools.count():
+            (result,) = await client.put_batch([PutItem(f"warm-{number}", b"up")])
+            if isinstance(result, PutResult) and result.scheme == "rdma":
+                return
+            await asyncio.sleep(0.5)
