@@ -21,8 +21,9 @@ from pykvpool.cli.boundary import ChildFailed
 from pykvpool.cli.supervised import Announcement
 from pykvpool.errors import InternalError, ProtocolError
 
-#: How long a child may take to say where it listens (s): a cold start of Python on a busy machine, several times over.
-START_TIMEOUT_S = 30.0
+#: How long a child may take to say where it listens (s): a cold start of Python takes half a second, on an
+#: emulated processor that others use too a minute.
+START_TIMEOUT_S = 120.0
 #: How long a child may take to leave once its input has ended, and once it was told to (s).
 STOP_TIMEOUT_S = 5.0
 #: Lines of a child's standard error that are kept.

@@ -5,19 +5,26 @@ The client is in the test's own process, so that a test can hold its devices; ev
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from unittest import mock
 
 from pykvpool.cli.processes import Child, Children
-from pykvpool.client import Client
+from pykvpool.client import Client, PutItem, PutResult
 from pykvpool.fabric.rdma.settings import RdmaSettings
 from pykvpool.fabric.verbs import Verbs
 from tests.rdma.holding import HoldingVerbs
 
 #: Emulated processors are slow: nothing but a hang takes this long.
 TIMEOUT_S = 60.0
+#: A cold start of Python, and all of its imports over a shared file system, on top of that.
+START_TIMEOUT_S = 180.0
+#: Nor is anybody dead who says nothing for a while.
+SESSION_TTL_MS = 60_000
 MIB = 1 << 20
 
 
@@ -57,7 +64,22 @@ class Processes:
 @contextlib.asynccontextmanager
 async def processes() -> AsyncIterator[Processes]:
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(mock.patch("pykvpool.cli.processes.START_TIMEOUT_S", START_TIMEOUT_S))
+        stack.enter_context(mock.patch("pykvpool.cli.processes.STOP_TIMEOUT_S", TIMEOUT_S))
         children = await stack.enter_async_context(Children())
-        master = await children.start("master", "pykvpool", "master", "--supervised", "--listen", "tcp://127.0.0.1:0")
+        master = await children.start(
+            "master", "pykvpool", "master", "--supervised", "--listen", "tcp://127.0.0.1:0",
+            "--session-ttl-ms", str(SESSION_TTL_MS),
+        )  # fmt: skip
         announced = await master.announcement()
         yield Processes(children, announced.addresses[0], stack)
+
+
+async def warm(client: Client) -> None:
+    """Put something until it goes by RDMA: on a busy machine the first attempts to connect may take too long."""
+    async with asyncio.timeout(2 * TIMEOUT_S):
+        for number in itertools.count():
+            (result,) = await client.put_batch([PutItem(f"warm-{number}", b"up")])
+            if isinstance(result, PutResult) and result.scheme == "rdma":
+                return
+            await asyncio.sleep(0.5)

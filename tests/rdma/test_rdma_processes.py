@@ -15,7 +15,7 @@ from pykvpool.errors import PoolError
 from pykvpool.fabric.verbs import Verbs
 from pykvpool.fabric.verbs.load import BINDINGS, ENVIRONMENT
 from tests.rdma.devices import LEFT, RAILS, RIGHT, counters, tcp_bytes_sent
-from tests.rdma.processes import MIB, TIMEOUT_S, Processes, data_of, processes
+from tests.rdma.processes import MIB, START_TIMEOUT_S, TIMEOUT_S, Processes, data_of, processes, warm
 
 COUNT = 8
 MTU_BYTES = 4096
@@ -34,7 +34,7 @@ async def test_blocks_are_put_and_got_by_rdma_and_tcp_carries_none(verbs: Verbs)
         await pool.node("n1", RIGHT)
         await pool.node("n2", RIGHT)
         client = await pool.client(verbs, LEFT, fabrics=("rdma", "tcp"), replicas=2)
-        await client.put("warm", b"up")
+        await warm(client)
         sent, tcp = {name: counters(name)["sent_pkts"] for name in (LEFT, RIGHT)}, tcp_bytes_sent()
         results = await client.put_batch([PutItem(f"key-{n}", data_of(n)) for n in range(COUNT)])
         assert [(result.scheme, result.replicas) for result in results] == [("rdma", 2)] * COUNT
@@ -50,6 +50,7 @@ async def test_every_rail_is_used(verbs: Verbs) -> None:
     async with processes() as pool:
         await pool.node("n1", *(rail.right for rail in RAILS))
         client = await pool.client(verbs, *(rail.left for rail in RAILS))
+        await warm(client)
         before = {rail.left: counters(rail.left)["sent_pkts"] for rail in RAILS}
         await client.put("key", data_of(1, 8 * MIB))
         for rail in RAILS:
@@ -62,6 +63,7 @@ async def killed_mid_transfer(verbs: Verbs, pool: Processes, replicas: int) -> l
     await pool.node("n1", RIGHT)
     await pool.node("n2", RIGHT)
     client = await pool.client(verbs, LEFT, replicas=replicas)
+    await warm(client)
     results = await client.put_batch([PutItem(f"key-{n}", data_of(n)) for n in range(COUNT)])
     assert [result.replicas for result in results] == [replicas] * COUNT
     card = card_of(client)
@@ -98,11 +100,13 @@ async def test_p8_a_node_that_dies_mid_transfer_takes_its_own_blocks_only(verbs:
         assert all(isinstance(block, PoolError) or block == data_of(n) for n, block in enumerate(got))
 
 
-def test_a_node_that_may_not_lock_its_memory_says_so_and_how_to_change_that(verbs: Verbs) -> None:
-    done = without_locked_memory("node", "--master", "tcp://127.0.0.1:1", "--fabric", "rdma", "--rdma-device", RIGHT)
+async def test_a_node_that_may_not_lock_its_memory_says_so_and_how_to_change_that(verbs: Verbs) -> None:
+    async with processes() as pool:
+        arguments = ("node", "--master", pool.master, "--fabric", "rdma", "--rdma-device", RIGHT)
+        done = await asyncio.to_thread(without_locked_memory, *arguments)
     assert done.returncode != 0
-    (line,) = [line for line in done.stderr.splitlines() if "locked memory" in line]
-    assert "ulimit -l" in line
+    assert "locked memory" in done.stderr
+    assert "ulimit -l" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -110,6 +114,7 @@ async def test_a_client_that_may_not_lock_memory_says_so_or_goes_another_way(ver
     async with processes() as pool:
         await pool.node("n1", RIGHT)
         client = await pool.client(verbs, LEFT)
+        await warm(client)
         await client.put("key", b"value")
         arguments = ("get", "key", "--master", pool.master, "--rdma-device", LEFT, "--fabric", "rdma")
         alone = await asyncio.to_thread(without_locked_memory, *arguments)
@@ -126,5 +131,5 @@ def without_locked_memory(*arguments: str) -> subprocess.CompletedProcess[str]:
     script = 'ulimit -l 64 && exec "$@"'
     return subprocess.run(
         ["bash", "-c", script, "bash", *command, *arguments],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * TIMEOUT_S,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_TIMEOUT_S + TIMEOUT_S,
     )  # fmt: skip

@@ -289,7 +289,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class WorkRequest:
-    """Read remote memory into the pieces, in order, or write the pieces to it."""
+    """Read remote memory into the pieces (at least one), in order, or write the pieces to it."""
 
     id: int
     opcode: Opcode
