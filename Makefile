@@ -26,8 +26,8 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test test-mutations test-mooncake test-gpu test-vllm lint types layers check bench bench-vllm
-.PHONY: reference clean
+.PHONY: help demo test test-mutations test-mooncake test-gpu test-vllm test-rdma lint types layers check bench bench-vllm
+.PHONY: bench-rdma reference clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -52,6 +52,10 @@ test-gpu: ## torch tensors in and out of the pool, on this machine's GPU; says s
 test-vllm: $(VLLM_VENV)/.ready-vllm ## the connector in the real vLLM engine, on this CPU (makes a venv of 2.5 GB once)
 	@$(VLLM_VENV)/bin/python -m pytest -W default tests/vllm $(ARGS)
 
+# Its own virtual environment, for the system's Python, which pyverbs is built for: see tests/rdma/guest/prepare.
+test-rdma: ## rdma on real verbs, in a small guest with emulated devices (minutes)
+	@tests/rdma/guest/run python -m pytest tests/rdma -p no:cacheprovider -o faulthandler_timeout=120 $(ARGS)
+
 lint: $(VENV)/.ready-lint ## ruff: rules and format
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
@@ -70,12 +74,15 @@ bench: $(VENV)/.ready ## measure this machine, and the pool beside it
 bench-vllm: $(VLLM_VENV)/.ready-vllm ## an engine's steps with the connector and without, in turn
 	@$(VLLM_VENV)/bin/python benchmarks/vllm_steps.py $(ARGS)
 
+bench-rdma: ## rdma beside ib_write_bw and ib_read_bw, in the guest of test-rdma (minutes)
+	@tests/rdma/guest/run bash benchmarks/rdma.sh $(ARGS)
+
 reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool.observe.reference docs
 	@$(PYTHON) -m pykvpool_connector.vllm.reference docs/vllm.md
 
 clean: ## remove .venv and everything that can be made again
-	@rm -rf $(VENV) $(MOONCAKE_VENV) $(GPU_VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(MOONCAKE_VENV) $(GPU_VENV) $(VLLM_VENV) .rdma-guest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough, works, and can make a venv; else the first that only lacks ensurepip, which

@@ -134,6 +134,7 @@ class Client(MemoryVerbs):
             token=token,
             cluster=cluster,
             connect_timeout_s=connect_timeout_s,
+            on_instruction=hooks.instruction,
             on_orphan_reply=hooks.orphan_reply,
             transports=transports,
         )

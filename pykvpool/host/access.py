@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pykvpool.client import Client
+from pykvpool.client.link import OnRemoved
 from pykvpool.errors import Closed, PoolError, SessionExpired, Unavailable
 from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import DEFAULT_FABRICS
+from pykvpool.model.keys import Scope
 from pykvpool.runtime import Runtime
 from pykvpool.transport.backoff import Backoff
 
@@ -75,6 +77,10 @@ class PoolLine:
         self._followers: dict[int, Callable[[bool], None]] = {}
         self._last_follower = 0
         self._said = False
+        #: Who is told of keys that leave a scope; and the scopes that the present client was asked to watch.
+        self._watchers: dict[Scope, dict[int, OnRemoved]] = {}
+        self._last_watcher = 0
+        self._watched: dict[Scope, None] = {}
 
     @property
     def connected(self) -> bool:
@@ -92,6 +98,21 @@ class PoolLine:
             self._followers.pop(number, None)
 
         return unfollow
+
+    def watch(self, number: int, scopes: Sequence[Scope], tell: OnRemoved) -> None:
+        """`tell` is called on the loop of keys that leave `scopes`, from soon on. `number`: of who watches, from
+        `new_watcher`; `unwatch` ends it all."""
+        for scope in scopes:
+            self._watchers.setdefault(scope, {})[number] = tell
+
+    def new_watcher(self) -> int:
+        self._last_watcher += 1
+        return self._last_watcher
+
+    def unwatch(self, number: int) -> None:
+        """Harmless for one that does not watch."""
+        for watchers in self._watchers.values():
+            watchers.pop(number, None)
 
     def start(self) -> None:
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"pykvpool line {self._access.name}")
@@ -157,6 +178,7 @@ class PoolLine:
             await asyncio.sleep(LOOK_S)
             self._tell()
             if client.connected:
+                await self._ask_to_watch(client)
                 gone_since = None
                 backoff.reset()
                 continue
@@ -174,6 +196,22 @@ class PoolLine:
                 await asyncio.sleep(backoff.next_s())
             if loop.time() - gone_since > PATIENCE_S:
                 self._give_up()
+
+    async def _ask_to_watch(self, client: Client) -> None:
+        """What is to be watched and is not yet. A failure is tried again at the next look."""
+        new = [scope for scope in self._watchers if scope not in self._watched]
+        if not new:
+            return
+        try:
+            await client.watch(new, self._removed)
+        except PoolError as error:
+            log.info("%s: blocks that leave the pool are not told of yet: %s", self._access.name, error)
+        else:
+            self._watched.update(dict.fromkeys(new))
+
+    def _removed(self, scope: Scope, keys: tuple[bytes, ...]) -> None:
+        for tell in list(self._watchers.get(scope, {}).values()):
+            tell(scope, keys)
 
     def _tell(self) -> None:
         connected = self.connected

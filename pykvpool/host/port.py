@@ -140,9 +140,10 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Blocks that left the pool, as far as this port was told (for an engine's cache events)."""
+    """Blocks that left a scope that is watched, as far as this port was told (for an engine's cache events)."""
 
     scope: Scope
+    #: Empty: the port has lost sight of the scope for a while, anything may have gone.
     keys: tuple[bytes, ...]
 
 
@@ -171,6 +172,10 @@ class PoolPort(Protocol):
 
     def release(self, lookup_id: int) -> None:
         """Give up a lookup's hold, or the lookup itself where it is not answered yet (then it never is)."""
+        ...
+
+    def watch(self, scopes: tuple[Scope, ...]) -> None:
+        """From now on tell of blocks that leave these scopes, beside those named before (`Removed`)."""
         ...
 
     def fence(self) -> None:

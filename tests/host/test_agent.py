@@ -22,7 +22,7 @@ from pykvpool.host.agent.port import AgentPort
 from pykvpool.host.agent.rank import Rank, Where
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import AgentServer
-from pykvpool.host.port import BlockGroup, Found, Lapsed, LoadJob, Question, Run
+from pykvpool.host.port import BlockGroup, Found, Lapsed, LoadJob, Question, Removed, Run
 from pykvpool.runtime import real_runtime
 from tests.host.stage import SCOPE, Engine, Memory, chain, until
 
@@ -132,6 +132,21 @@ def test_an_engine_process_that_is_killed_leaves_nothing_behind(pool, engine_of)
     until(lambda: not pool.on_loop(lambda: pool.core._context.state.puts.by_id), "its puts are still open")
     memory = Memory().fill()
     assert survivor.load(memory.group(chain(8), range(8))).loaded
+
+
+def test_what_one_engine_watches_is_told_to_it_alone_also_by_the_next_node(pool, engine_of):
+    engine, neighbour = engine_of(pool, "a").connected(), engine_of(pool, "b").connected()
+    engine.port.watch((SCOPE,))
+    until(lambda: pool.on_loop(lambda: bool(pool.core._context.watching.by_scope)))
+    pool.end_agent()
+    pool.agent()
+    assert engine.take(lambda event: isinstance(event, Removed)) == Removed(SCOPE, ())
+    memory = Memory().fill()
+    until(lambda: pool.on_loop(lambda: bool(pool.core._context.watching.by_scope)))
+    assert neighbour.connected().save(memory.group(chain(2), range(2))).stored == 2
+    assert neighbour.port.reset((SCOPE,), 10.0) is True
+    assert engine.take(lambda event: isinstance(event, Removed)).keys == chain(2)
+    assert not [event for event in neighbour.look() if isinstance(event, Removed)]
 
 
 def test_p10_jobs_fail_at_once_when_the_node_goes_and_the_next_node_is_found(pool, engine_of):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pykvpool.core.config import CoreConfig
-from pykvpool.host.port import Found, Lapsed, Question
+from pykvpool.host.port import Found, Lapsed, Question, Removed
 from tests.host.stage import MIB, OTHER_MODEL, OTHER_RANK, SCOPE, Memory, chain, until
 
 
@@ -216,6 +216,51 @@ def test_a_reset_without_a_pool_is_not_confirmed(make_pool, attach):
     pool.kill_master()
     engine = attach(pool)
     assert engine.port.reset((SCOPE,), 5.0) is False
+
+
+def removed(engine, count):
+    """Keys that the port says have left SCOPE, once there are so many."""
+    keys = set()
+
+    def enough() -> bool:
+        for event in [event for event in engine.look() if isinstance(event, Removed)]:
+            engine.look().remove(event)
+            assert event.scope == SCOPE
+            keys.update(event.keys)
+        return len(keys) >= count
+
+    until(enough, "it was not told")
+    return keys
+
+
+def test_a_port_tells_of_blocks_that_leave_the_scopes_it_watches(make_pool, attach):
+    pool = make_pool(size_bytes=MIB).start()
+    engine, other = attach(pool, "a").connected(), attach(pool, "b").connected()
+    memory = Memory(blocks=8, layers=1, piece_bytes=64 << 10).fill()  # eight blocks fill the pool
+    engine.port.watch((SCOPE, OTHER_RANK))
+    until(lambda: len(pool.on_loop(lambda: dict(pool.core._context.watching.by_scope))) == 2)
+    other.save(memory.group(chain(4), range(4)), memory.group(chain(2, "x"), range(2), OTHER_MODEL))
+    other.save(memory.group(chain(8, "flood"), range(8), OTHER_MODEL))
+    assert removed(engine, 4) == set(chain(4)), "evicted by somebody else"
+    other.port.reset((OTHER_MODEL,), 10.0)
+    other.save(memory.group(chain(3, "n"), range(3)))
+    assert other.port.reset((SCOPE,), 10.0) is True
+    assert removed(engine, 3) == set(chain(3, "n"))
+    assert not [event for event in other.look() if isinstance(event, Removed)], "it does not watch"
+
+
+def test_a_port_that_lost_sight_of_a_scope_says_so(pool, attach):
+    engine = attach(pool).connected()
+    engine.port.watch((SCOPE,))
+    until(lambda: pool.on_loop(lambda: bool(pool.core._context.watching.by_scope)))
+    pool.kill_master()
+    pool.start()
+    assert engine.take(lambda event: isinstance(event, Removed)) == Removed(SCOPE, ())
+    memory = Memory().fill()
+    until(lambda: pool.on_loop(lambda: bool(pool.core._context.watching.by_scope)))
+    until(lambda: engine.save(memory.group(chain(2), range(2)), timeout_ms=1_000).stored == 2)
+    assert engine.port.reset((SCOPE,), 10.0) is True
+    assert removed(engine, 2) == set(chain(2))
 
 
 def test_closing_lets_saves_finish(pool, attach):

@@ -158,6 +158,7 @@ class PyKVPoolStoreConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """The engine's memory is there: from now on blocks can move."""
         tensors = read_tensors(self._kv_cache_config, kv_caches, self._identity)
+        tensors.require_host()
         port = placement.worker_port(self._settings, self._vllm_config)
         rank = rank_of(self._vllm_config.parallel_config)
         self._worker = WorkerSide(self._identity, self._settings, rank, port, tensors)

@@ -86,8 +86,9 @@ class Slice:
     staged: list[memoryview] = field(default_factory=list)
     #: Where it is copied to or from, while the slice is under way.
     slot: Slot | None = None
-    #: Times that it was the one that broke a queue pair.
-    failures: int = 0
+    #: Times that it was refused, and times that the way was lost, while it was the oldest on its lane.
+    refusals: int = 0
+    lost_lanes: int = 0
 
 
 @dataclass(slots=True)

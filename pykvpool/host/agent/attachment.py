@@ -91,6 +91,8 @@ class Attachment:
                 self.work.lookup(lookup)
             case wire.Release(lookup_id=lookup_id):
                 self.work.release(lookup_id)
+            case wire.Watch(scopes=scopes):
+                self.work.watch(scopes)
             case wire.Fence():
                 self.work.fence()
             case wire.Reset():

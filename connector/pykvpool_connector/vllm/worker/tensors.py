@@ -54,6 +54,15 @@ class CacheTensors:
     #: What keeps the addresses valid: the tensors, and a byte for groups without layers here.
     owners: tuple[object, ...]
 
+    def require_host(self) -> None:
+        """Raise `NotSupported` where the CPU cannot reach the cache."""
+        if self.device != "cpu":
+            raise NotSupported(
+                f"the engine's cache lies in memory of the device {self.device!r}: only an engine whose cache lies in "
+                "host memory can use the pool",
+                device=self.device,
+            )
+
     def holds(self, block_ids: Sequence[int]) -> bool:
         """All are blocks of this cache, none vLLM's null block 0."""
         return all(0 < block_id < self.num_blocks for block_id in block_ids)
