@@ -26,8 +26,8 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test test-mutations test-mooncake test-gpu test-vllm test-rdma lint types layers check bench bench-vllm
-.PHONY: bench-rdma reference clean
+.PHONY: help demo test test-mutations test-mooncake test-gpu test-vllm test-rdma lint types layers check
+.PHONY: bench bench-vllm bench-rdma reference clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -82,7 +82,8 @@ reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool_connector.vllm.reference docs/vllm.md
 
 clean: ## remove .venv and everything that can be made again
-	@rm -rf $(VENV) $(MOONCAKE_VENV) $(GPU_VENV) $(VLLM_VENV) .rdma-guest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(MOONCAKE_VENV) $(GPU_VENV) $(VLLM_VENV) .rdma-guest build dist
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough, works, and can make a venv; else the first that only lacks ensurepip, which

@@ -29,6 +29,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceOrder:
+    """When GPU memory may be used: an engine's kernels run behind its back."""
+
+    #: Handle of a CUDA event that must be reached before; it was recorded behind the latest work on the blocks.
+    after: int
+    #: What keeps the event alive.
+    owner: object = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class BlockGroup:
     """Blocks of one cache group on one rank that a job moves. An object is a block's runs one after another."""
 
@@ -40,6 +50,8 @@ class BlockGroup:
     runs: tuple[Run, ...]
     #: Key of the block before each, None for the first of its chain; as many as keys. Only saves need them.
     parents: tuple[bytes | None, ...] = ()
+    #: Set where the runs are GPU memory; None: host memory. Only a port of the engine's own process can move the first.
+    device: DeviceOrder | None = None
 
     @property
     def block_bytes(self) -> int:

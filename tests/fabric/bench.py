@@ -1,7 +1,8 @@
 """What the conformance suite runs on: a backend (how to build one fabric), a bench (an owner and its peers), and ways
 to hold a transfer in the middle.
 
-A further fabric joins the suite by describing itself as a `Backend`.
+`BACKENDS` is the one list of all fabrics. A further fabric joins the suite by describing itself as a `Backend` there;
+`run_on` knows where it lives, on a real event loop or in a simulated world.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -45,6 +46,8 @@ class Backend:
     owner_is_asked: bool = True
     #: Bytes travel through something that can be held by a relay; else copies run in offload threads.
     on_the_wire: bool = False
+    #: Ways that the operations of a batch are dealt out over. With more than one, the last may begin before the first.
+    lanes: int = 1
 
 
 BACKENDS = (
@@ -55,6 +58,9 @@ BACKENDS = (
     Backend("tcp+token", "tcp", token="open sesame", on_the_wire=True),
     Backend("rdma", "rdma", owner_is_asked=False, on_the_wire=True),
     Backend("rdma+token", "rdma", token="open sesame", owner_is_asked=False, on_the_wire=True),
+    Backend("sim", "sim", owner_is_asked=False, on_the_wire=True),
+    Backend("sim two lanes", "sim", owner_is_asked=False, on_the_wire=True, lanes=2),
+    Backend("sim one machine", "sim", zero_copy=True, owner_is_asked=False, on_the_wire=True),
 )
 
 
@@ -249,3 +255,18 @@ async def open_bench(
             SegmentId(1), memory.generation, NodeName("owner"), memory.size_bytes, (server.export(memory),)
         )
         yield Bench(backend, server, memory, segment, runtime, inproc, stack, rdma)
+
+
+def run_on(backend: Backend, folder: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    """Run a scenario of the suite where the fabric lives."""
+    if backend.scheme == "sim":
+        from tests.sim.fabric_bench import run_in_a_world
+
+        run_in_a_world(backend, scenario)
+        return
+
+    async def really() -> None:
+        async with open_bench(backend, folder) as bench:
+            await scenario(bench)
+
+    asyncio.run(really())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from pykvpool.core.config import CoreConfig
@@ -145,6 +147,25 @@ def test_a_hold_that_is_lost_with_the_master_is_told(make_pool, attach):
     assert engine.end_of(held.lookup_id) == Lapsed(held.lookup_id)
 
 
+def test_p9_the_engines_thread_never_waits_for_the_ports(pool, attach):
+    """Whatever holds the port's thread up: here it stands still altogether."""
+    engine, memory = attach(pool).connected(), Memory().fill()
+    go_on = threading.Event()
+    engine.port._thread.post(go_on.wait)
+    asked = []
+    for number in range(300):
+        asked.append(engine.begin_save(memory.group(chain(2, f"s{number}"), range(2))))
+        asked.append(engine.begin_load(memory.group(chain(2, f"s{number}"), range(2, 4))))
+        asked.append(engine.begin_lookup(Question((SCOPE,), chain(2))))
+        engine.port.release(engine.begin_lookup(Question((SCOPE,), chain(2))))
+        engine.port.watch((SCOPE,))
+        assert engine.look() == []
+    engine.port.fence()
+    go_on.set()
+    for ident in asked:
+        engine.end_of(ident)
+
+
 def test_p9_the_pool_may_be_absent_at_the_start(make_pool, attach):
     pool = make_pool()
     pool.start(nodes=0)
@@ -194,20 +215,6 @@ def test_a_reset_leaves_nothing_of_its_scopes_and_everything_of_others(pool, att
     assert engine.lookup(Question((OTHER_RANK,), chain(256, "late"))).found == (Found(0),)
     assert engine.lookup(Question((OTHER_MODEL,), chain(4))).found == (Found(4),)
     assert held.found == (Found(9),)
-
-
-def test_a_reset_fences_the_saves_of_every_port_of_the_process(pool, attach):
-    scheduler, worker = attach(pool, "scheduler").connected(), attach(pool, "worker").connected()
-    memory = Memory(blocks=256).fill()
-    jobs = [worker.begin_save(memory.group(chain(256, f"job{number}"), range(256))) for number in range(6)]
-    other = worker.begin_save(memory.group(chain(20), range(20), OTHER_MODEL))
-    assert scheduler.port.reset((SCOPE,), 10.0) is True
-    assert worker.end_of(other).stored == 20, "a save of another model was fenced"
-    assert worker.end_of(jobs[-1]).reasons == {"fenced": 256}
-    assert (
-        scheduler.lookup(*[Question((SCOPE,), chain(1, f"job{number}")) for number in range(6)]).found
-        == (Found(0),) * 6
-    )
 
 
 def test_a_reset_without_a_pool_is_not_confirmed(make_pool, attach):

@@ -179,12 +179,16 @@ def test_tensors_that_are_not_what_the_configuration_says_are_refused_by_layer()
         read(tensors | {"layer.1": other}, group(FullAttentionSpec(), *LAYERS))
 
 
-def test_memory_that_the_cpu_cannot_reach_is_told_apart():
+def test_memory_of_cuda_devices_is_told_apart_and_of_others_refused():
     tensors = caches("LBHNC", layers=LAYERS, blocks=8, heads=2, tokens=16, content=64)
-    read(tensors, group(FullAttentionSpec(), *LAYERS)).require_host()
-    there = {name: replace(view, device=SimpleNamespace(type="cuda")) for name, view in tensors.items()}
-    with pytest.raises(NotSupported, match="cuda"):
-        read(there, group(FullAttentionSpec(), *LAYERS)).require_host()
+    assert read(tensors, group(FullAttentionSpec(), *LAYERS)).device == "cpu"
+    for kind in ("cuda", "xpu"):
+        there = {name: replace(view, device=SimpleNamespace(type=kind)) for name, view in tensors.items()}
+        if kind == "cuda":
+            assert read(there, group(FullAttentionSpec(), *LAYERS)).device == "cuda"
+            continue
+        with pytest.raises(NotSupported, match="xpu"):
+            read(there, group(FullAttentionSpec(), *LAYERS))
 
 
 def test_a_view_that_reaches_beyond_its_storage_is_a_bug_that_is_seen():
