@@ -13,12 +13,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pykvpool.fabric.base import FabricClient, FabricServer, Peer, Read, Write
 from pykvpool.fabric.inproc import InprocRegistry
 from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import ClientSettings, ServerSettings, build_client, build_server
+from pykvpool.fabric.verbs import DeviceName
 from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import NodeName, PutId, SegmentId
 from pykvpool.model.objects import SegmentDescriptor
@@ -107,13 +108,34 @@ class HeldOffload:
         await self._inner.run(lambda: None)
 
 
+class Card(Protocol):
+    """A device that can be held (see `fake_verbs`)."""
+
+    under_way: int
+
+    def hold(self) -> None: ...
+
+    def step(self, count: int) -> int: ...
+
+    def release(self) -> None: ...
+
+
+@runtime_checkable
+class Holdable(Protocol):
+    """A `Verbs` whose devices can be held."""
+
+    def devices(self) -> list[DeviceName]: ...
+
+    def __getitem__(self, name: str) -> Card: ...
+
+
 class HeldCards:
     """Cards that take requests and carry some of them out, until they are released."""
 
     #: Carried out before the rest is held: so that a transfer has a middle.
     STEPS = 3
 
-    def __init__(self, verbs: FakeVerbs) -> None:
+    def __init__(self, verbs: Holdable) -> None:
         self._cards = [verbs[device.name] for device in verbs.devices()]
         for card in self._cards:
             card.hold()
@@ -178,7 +200,7 @@ class Bench:
         """A peer whose next big transfer stops in the middle, and the descriptor it must use."""
         if self.backend.scheme == "rdma":
             client = self.client(peer)
-            assert isinstance(self.rdma.verbs, FakeVerbs)
+            assert isinstance(self.rdma.verbs, Holdable)
             # Connected beforehand: what is held is the transfer.
             await client.read([self.read(0, bytearray(1))], TIMEOUT_S)
             return client, self.segment, HeldCards(self.rdma.verbs)
@@ -211,12 +233,16 @@ def replace_endpoint(segment: SegmentDescriptor, endpoint: str) -> SegmentDescri
 
 
 @contextlib.asynccontextmanager
-async def open_bench(backend: Backend, folder: Path) -> AsyncIterator[Bench]:
+async def open_bench(
+    backend: Backend, folder: Path, rdma: RdmaSettings | None = None, owner_rdma: RdmaSettings | None = None
+) -> AsyncIterator[Bench]:
+    """With fake cards for rdma, unless told otherwise: `rdma` for the peers, `owner_rdma` for the owner."""
     runtime = real_runtime()
     inproc = InprocRegistry()
-    rdma = RdmaSettings(verbs=FakeVerbs("card0", "card1"))
+    rdma = rdma or RdmaSettings(verbs=FakeVerbs("card0", "card1"))
+    owner_rdma = owner_rdma or rdma
     settings = ServerSettings(
-        runtime, token=backend.token, shm_path=str(folder / "data.sock"), inproc=inproc, cluster="test", rdma=rdma
+        runtime, token=backend.token, shm_path=str(folder / "data.sock"), inproc=inproc, cluster="test", rdma=owner_rdma
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runtime.offload.close)

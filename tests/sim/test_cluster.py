@@ -20,6 +20,7 @@ from pykvpool_sim.command.campaign import Campaign, Wishes
 from pykvpool_sim.command.pages import failure_page, replay_command
 from pykvpool_sim.seeds import seeds
 from pykvpool_sim.world import World
+from tests.sim.test_determinism import PYTHONS, environment, interpreter
 
 WHOLE = Options()
 ROOT = Path(__file__).parents[2]
@@ -117,6 +118,17 @@ def test_another_process_with_other_hashes_runs_the_same(hash_seed):
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == f"digest {run_seed(6).digest}"
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_another_python_runs_the_same(version):
+    python, done = interpreter(version), None
+    if python is not None:
+        command = [python, "-c", "from pykvpool_sim.cluster import run_seed; print(run_seed(4).digest)"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment("5"))
+    if done is None or "ModuleNotFoundError" in done.stderr:
+        pytest.skip(f"no Python {version} here that has what the pool needs")
+    assert done.stdout.split() == [run_seed(4).digest], done.stderr
 
 
 def test_a_longer_chaos_is_another_plan():

@@ -202,10 +202,12 @@ def _master_restart(world: World, host: Host, draws: Draws) -> Undo:
 
 
 def _memory_decay(cluster: Cluster) -> Callable[[World, Host, Draws], Undo]:
-    """Bits flip in what a node lends: half of them anywhere, half of them where objects lie."""
+    """Bits flip in what a node lends (any, where the host lends nothing): half of them anywhere, half of them where
+    objects lie."""
 
     def strike(world: World, host: Host, draws: Draws) -> Undo:
-        for memory in cluster.memories.get(host.name, ()):
+        lender = host.name if host.name in cluster.memories else draws.choice(cluster.shape.nodes)
+        for memory in cluster.memories.get(lender, ()):
             if memory.closed:
                 continue
             objects = _objects_in(cluster, memory)
@@ -217,7 +219,7 @@ def _memory_decay(cluster: Cluster) -> Callable[[World, Host, Draws], Undo]:
                 memory.flip(offset, draws.between(0, 7))
                 cluster.contents.decayed(memory, offset)
             if objects:
-                cluster.fired.append(("memory decay", host.name))
+                cluster.fired.append(("memory decay", lender))
         return lambda: None
 
     return strike

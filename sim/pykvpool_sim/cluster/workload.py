@@ -7,11 +7,12 @@ it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pykvpool.client import Client, PutItem, View
-from pykvpool.errors import PoolError
+from pykvpool.client import Client, HeldLease, PutItem, View
+from pykvpool.errors import LeaseExpired, PoolError
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Pin
 from pykvpool_sim.cluster.keys import SCOPES, value_of
@@ -98,6 +99,8 @@ async def _match(turn: Turn, client: Client) -> None:
             held.keep_alive()
         await asyncio.sleep(draws.between(0, 3_000) / 1_000)
         matched = keys[: match.count]
+        with contextlib.suppress(LeaseExpired):  # what is loaded then is loaded under a lease of its own
+            await turn.recorded("hold", _checked(held), matched)
         begun_ns = turn.now_ns()
         if matched:
             results = await turn.call(
@@ -107,6 +110,11 @@ async def _match(turn: Turn, client: Client) -> None:
             for key, result in zip(matched, results, strict=True):
                 if not isinstance(result, PoolError):
                     turn.check_bytes("get", scope, key, result, begun_ns)
+
+
+async def _checked(held: HeldLease) -> None:
+    """Does its holder believe in it still?"""
+    held.check()
 
 
 async def _view(turn: Turn, client: Client) -> None:

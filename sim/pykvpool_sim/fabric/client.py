@@ -4,6 +4,9 @@ For each mount there are a few *lanes*, a queue pair each, made when first used.
 posts a window of operations at a time, so that what is far behind in a batch has not begun, and is settled, when the
 batch is torn off. A call that is torn off (deadline, cancellation) takes down the queue pairs that carry its
 operations, and waits until they are flushed: only then are its buffers its own.
+
+A share of writes ends with a confirmation (a small read behind them): that they were acknowledged does not say that
+they are in the owner's memory.
 """
 
 from __future__ import annotations
@@ -171,6 +174,7 @@ class SimFabricClient:
                 await asyncio.wait([work.done])
                 under_way.popleft()
                 self._note(call, index, work)
+            await self._confirm(call, pair, indexes)
         except asyncio.CancelledError:
             await drain(pair.destroy())
             for index, work in under_way:
@@ -180,6 +184,30 @@ class SimFabricClient:
         broken = self._closed or Unavailable(f"the queue pair to {segment.node!r} broke")
         for index in waiting:
             call.outcomes[index] = Outcome(error=broken, scheme=self.scheme)
+
+    async def _confirm(self, call: _Call, pair: QueuePair, indexes: list[int]) -> None:
+        """The writes that were acknowledged have landed when this returns, or are not known to have."""
+        written = [
+            index
+            for index in indexes
+            if isinstance(call.batch[index], Write) and (out := call.outcomes[index]) is not None and out.error is None
+        ]
+        if not written:
+            return
+        error: PoolError | None = Unavailable("the queue pair broke")
+        for index in written:
+            call.unsettled[index] = None
+            call.outcomes[index] = None
+        if pair.near_end is End.OPEN:
+            work = pair.confirm()
+            await asyncio.wait([work.done])
+            error = work.done.result()
+        for index in written:
+            if error is None:
+                del call.unsettled[index]
+                call.outcomes[index] = self._success(call.batch[index])
+            else:
+                call.outcomes[index] = Outcome(error=self._closed or error, settled=False, scheme=self.scheme)
 
     def _post(self, pair: QueuePair, operation: Read | Write) -> Work:
         put_id = operation.put_id if isinstance(operation, Write) else None

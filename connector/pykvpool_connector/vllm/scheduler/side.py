@@ -66,7 +66,7 @@ class SchedulerSide:
         self.counts = Counts()
         self._hits = Hits(identity, draft_groups)
         self._lookups = Lookups(port, now, policy.lookup_timeout_ms, self.counts)
-        self._announcer = Announcer(identity, events)
+        self._announcer = Announcer(identity, events, port.watch)
         #: Numbers of saves and loads, in the order in which they are ordered.
         self._jobs = count(1)
         self._last_job = 0
