@@ -116,9 +116,9 @@ def test_a_planted_bug_of_two_turns_is_shrunk_to_two_turns_and_replays(planted):
     assert smallest.options.keep == () and smallest.options.tape == b""
     # A put that finds no node is one all the same: no node is needed, and no other client.
     assert len(smallest.report.hosts) == 1
-    # A turn makes one call, or two that follow each other.
+    # A turn makes one call, or two; those of two turns may overlap.
     lines = [line.split()[2] for line in smallest.report.schedule]
-    assert lines == ["call", "return"] * (len(lines) // 2) and 4 <= len(lines) <= 8
+    assert set(lines) == {"call", "return"} and 2 <= lines.count("call") <= 4
     again = run(whole.seed, smallest.options)
     assert (again.digest, again.violations) == (smallest.report.digest, smallest.report.violations)
 
