@@ -44,14 +44,6 @@ MUTATIONS = tuple(
     Mutation(name, rule, file, old, new, selections(*checks), _seeds[name])
     for name, rule, file, old, new, checks in (
         (
-            "regression-evicting-for-a-preferred-node-where-the-put-cannot-start",
-            "P6: at least what was asked, or nothing",
-            "pykvpool/core/placement.py",
-            "                if preferred and enough and (yield",
-            "                if preferred and (yield",
-            ["core/test_core_p6_eviction.py"],
-        ),
-        (
             "regression-a-revoke-that-did-not-get-through-is-forgotten",
             "P3: nothing leaks: what was given up is said until it is heard",
             "pykvpool/client/link.py",
