@@ -65,6 +65,7 @@ bench-vllm: $(VLLM_VENV)/.ready-vllm ## an engine's steps with the connector and
 
 reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool.observe.reference docs
+	@$(PYTHON) -m pykvpool_connector.vllm.reference docs/vllm.md
 
 clean: ## remove .venv and everything that can be made again
 	@rm -rf $(VENV) $(MOONCAKE_VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -36,6 +36,7 @@ class Lazy:
 COMMANDS: dict[str, Lazy] = {
     "master": Lazy("pykvpool.cli.commands.serve", "master", "Run the master: it knows which blocks are where."),
     "node": Lazy("pykvpool.cli.commands.serve", "node", "Run a node: it lends memory to the pool."),
+    "pool": Lazy("pykvpool.cli.commands.serve", "pool", "Run both in one process: a whole pool on this host."),
     "put": Lazy("pykvpool.cli.commands.objects", "put", "Store a file, or standard input, under a key."),
     "get": Lazy("pykvpool.cli.commands.objects", "get", "Fetch an object to standard output or into a file."),
     "ls": Lazy("pykvpool.cli.commands.keys", "ls", "List keys."),

@@ -116,6 +116,20 @@ async def running_node(config: Config) -> AsyncIterator[ServingNode]:
 
 
 @asynccontextmanager
+async def running_pool(config: Config) -> AsyncIterator[tuple[Serving, ServingNode]]:
+    """A master and one node of it, both in this process; raises as they do. Engines that attach reach the node's memory
+    without leaving the process."""
+    async with running_master(config) as master:
+        inside = dataclasses.replace(
+            config,
+            pool=dataclasses.replace(config.pool, master=master.addresses),
+            node=dataclasses.replace(config.node, fabrics=("inproc", *config.node.fabrics)),
+        )
+        async with running_node(inside) as node:
+            yield master, node
+
+
+@asynccontextmanager
 async def _engines_of(running: Node, config: Config, settings: NodeSettings) -> AsyncIterator[str]:
     """Take engines of this host in; yields the socket's path. Where nobody named one and there can be none, the node
     does without."""

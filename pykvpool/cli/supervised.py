@@ -24,9 +24,9 @@ MAX_INPUT_BYTES = 1 << 20
 class Announcement(msgspec.Struct, frozen=True):
     """What a supervised master or node says once it serves."""
 
-    #: "master" or "node".
+    #: "master", "node" or "pool".
     role: str
-    #: Control addresses of a master, data endpoints of a node.
+    #: Control addresses of a master or pool, data endpoints of a node.
     addresses: tuple[str, ...]
     #: Address of the HTTP face, "" where there is none.
     http: str = ""

@@ -262,6 +262,7 @@ async def attach_raw(path: str) -> socket.socket:
     sock.connect(path)
     packets = PacketSocket(sock, asyncio.get_running_loop())
     await introduce(packets, Identity(Peer("raw", 1, True)).handshake(real_runtime()))
+    wire.decode_offer((await packets.receive()).data)
     ring, (ours, theirs) = RingFile(1 << 16), socket.socketpair()
     packets.send(wire.encode(wire.Attach(ring.size_bytes)), [ring.fd, theirs.fileno()])
     theirs.close()

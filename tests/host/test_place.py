@@ -46,8 +46,9 @@ def test_the_nodes_of_the_host_are_found_where_they_put_their_sockets(pool, open
 
 def test_a_node_of_another_pool_is_left_alone(pool, make_pool, opened, tmp_path):
     other = make_pool().start()
-    other.agent("pykvpool/n0-1.engines")
+    node = other.agent("pykvpool/n0-1.engines")
     assert isinstance(opened(any_port(pool.access())), EmbeddedPort)
+    assert not node.serves, "it has opened sessions with its pool for an engine of another one"
 
 
 def test_a_node_that_is_named_and_not_there_yet_is_waited_for_in_the_background(pool, opened, tmp_path):

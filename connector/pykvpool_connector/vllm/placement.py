@@ -13,9 +13,9 @@ import os
 import secrets
 from typing import Any
 
-from pykvpool.errors import NotSupported
 from pykvpool.host.access import PoolAccess
 from pykvpool.host.embedded import EmbeddedPort
+from pykvpool.host.local_pool import LocalPoolPort
 from pykvpool.host.place import any_port, node_port
 from pykvpool.host.port import PoolPort
 from pykvpool_connector.vllm.settings import Settings
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 def scheduler_port(settings: Settings, vllm_config: Any) -> PoolPort:
     """The scheduler's own way to the pool, apart from the workers' transfers."""
-    return _open(settings, session_name(vllm_config, "scheduler"), "the scheduler's")
+    return _open(settings, vllm_config, "scheduler", "the scheduler's")
 
 
 def worker_port(settings: Settings, vllm_config: Any) -> PoolPort:
@@ -33,7 +33,7 @@ def worker_port(settings: Settings, vllm_config: Any) -> PoolPort:
     parallel = vllm_config.parallel_config
     pipeline, tensor = divmod(parallel.rank, parallel.tensor_parallel_size)
     role = f"pp{pipeline}-tp{tensor}"
-    return _open(settings, session_name(vllm_config, role), f"rank {parallel.rank}'s")
+    return _open(settings, vllm_config, role, f"rank {parallel.rank}'s")
 
 
 def session_name(vllm_config: Any, role: str) -> str:
@@ -45,17 +45,15 @@ def session_name(vllm_config: Any, role: str) -> str:
     return f"vllm-{short}-dp{data_parallel}-{role}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _open(settings: Settings, name: str, whose: str) -> PoolPort:
-    port = _port(settings, name)
+def _open(settings: Settings, vllm_config: Any, role: str, whose: str) -> PoolPort:
+    port = _port(settings, session_name(vllm_config, role), str(vllm_config.kv_transfer_config.engine_id))
     log.info("%s pool I/O is done by %s", whose, port.placement)
     return port
 
 
-def _port(settings: Settings, name: str) -> PoolPort:
+def _port(settings: Settings, name: str, engine: str) -> PoolPort:
     if settings.options.embedded_size:
-        raise NotSupported(
-            "embedded_size is not supported yet: start a pool with 'pykvpool master' and 'pykvpool node'"
-        )
+        return LocalPoolPort(name, engine, settings.options.embedded_size)
     access = access_of(settings, name)
     if settings.options.placement == "embedded":
         return EmbeddedPort(access)

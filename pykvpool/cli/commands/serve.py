@@ -1,4 +1,4 @@
-"""`master` and `node`: run until told to stop, and say in one line what listens where.
+"""`master`, `node`, and `pool` (both in one process): run until told to stop, and say in one line what listens where.
 
 SIGTERM and SIGINT are how a server is stopped, no error: a node takes its memory back and leaves, and the master knows
 at once; a master says farewell to everybody. Their log goes to stderr.
@@ -18,7 +18,7 @@ import click
 from pykvpool.cli import format as say
 from pykvpool.cli.options import POOL_KEYS, configured, section
 from pykvpool.cli.running import run
-from pykvpool.cli.servers import describe_pool, running_master, running_node
+from pykvpool.cli.servers import describe_pool, running_master, running_node, running_pool
 from pykvpool.cli.supervised import Announcement, announce, check_standard_input, end_of, standard_input
 from pykvpool.config import Config
 from pykvpool.errors import SessionExpired
@@ -71,6 +71,35 @@ def node(config: Config, supervised: bool) -> None:
             if supervised:
                 announce(Announcement("node", serving.addresses, serving.http, serving.engines))
             over = await _until_over(supervised, serving.node.wait_over())
+            if over:
+                raise SessionExpired(f"the node on {socket.gethostname()} ended: {over}")
+
+    _serve(serve)
+
+
+@click.command()
+@supervised_option
+@configured(
+    "pool.cluster", "pool.token", "pool.token_file", "master.listen", "master.http_listen", "master.policy",
+    "node.name", "node.segment_size", "node.shm_dir", "node.engine_socket", "node.data_listen", "node.fabrics",
+    "log.level",
+)  # fmt: skip
+def pool(config: Config, supervised: bool) -> None:
+    """Run a whole pool in one process: a master, and a node that lends memory of this machine.
+
+    Enough for the engines of one host; nodes of other hosts can join it.
+    """
+    _log(config)
+    if supervised:
+        check_standard_input()
+
+    async def serve() -> None:
+        async with running_pool(config) as (master, node):
+            lends = f"node {node.node.name!r} lends {say.size(config.node.segment_size)}, over {node.everywhere}"
+            _started(f"pool: master listens on {master.everywhere} ({describe_pool(config.pool)}); {lends}")
+            if supervised:
+                announce(Announcement("pool", master.addresses, master.http, node.engines))
+            over = await _until_over(supervised, node.node.wait_over())
             if over:
                 raise SessionExpired(f"the node on {socket.gethostname()} ended: {over}")
 

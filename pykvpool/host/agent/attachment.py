@@ -35,7 +35,7 @@ class Others(Protocol):
 
 
 class Attachment:
-    """One engine process, from its welcome to its end (`serve`)."""
+    """One engine process, from its attaching to its end (`serve`)."""
 
     def __init__(
         self, name: str, stream: Stream, ring: RingMap, replicas: int, line: PoolLine, lookup_line: PoolLine,
@@ -51,11 +51,11 @@ class Attachment:
         self.work = PortWork(line, _RingMover(self._say, ring, replicas, self._answers), self._tell, lookup_line)
         self._resets: dict[asyncio.Task[None], None] = {}
 
-    async def serve(self, welcome: wire.Welcome) -> None:
+    async def serve(self) -> None:
         """Until the engine's process is gone; then nothing of it is under way any more."""
         unfollow = self._line.follow(lambda connected: self._say(wire.State(connected)))
         try:
-            self._say(welcome)
+            self._say(wire.State(self._line.connected))
             while (frame := await self._stream.recv()) is not None:
                 self._hear(wire.decode_from_engine(frame))
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pykvpool.host.agent.rank import RING_BYTES, Rank, Where
 from pykvpool.host.thread_port import ThreadPort
 from pykvpool.host.work import Emit
@@ -22,6 +24,7 @@ class AgentPort(ThreadPort):
         token: str | None = None,
         replicas: int = 1,
         ring_bytes: int = RING_BYTES,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
@@ -31,9 +34,12 @@ class AgentPort(ThreadPort):
             cluster, token: as for the pool.
             replicas: copies of each block.
             ring_bytes: memory through which blocks pass, taken as it is used; it grows for large blocks.
+            prepare: called before every search, on the port's thread (to start the node).
         """
 
         def find() -> list[str]:
+            if prepare is not None:
+                prepare()
             return [socket] if socket else engine_sockets()
 
         def make(runtime: Runtime, emit: Emit) -> Rank:
@@ -49,5 +55,4 @@ class AgentPort(ThreadPort):
 
     @property
     def placement(self) -> str:
-        welcome = self._rank.welcome
-        return "a node of this host, not found yet" if welcome is None else f"the node {welcome.node!r} of this host"
+        return f"the node {self._rank.node!r} of this host" if self._rank.node else "a node of this host, not found yet"

@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 
-from pykvpool.errors import Closed, DeadlineExceeded, PoolError, ProtocolError, TransferFailed, Unavailable
+from pykvpool.errors import Closed, DeadlineExceeded, PoolError, TransferFailed, Unavailable
 from pykvpool.fabric.base import Peer
 from pykvpool.fabric.handshake import HANDSHAKE_S, Identity, introduce
 from pykvpool.fabric.packet_socket import PacketSocket
@@ -92,8 +92,9 @@ class Rank:
         self._heard_at = 0.0
         #: Whoever waits for the end of all saves.
         self._idle = asyncio.Event()
-        #: What the node said: for the log, and whether it reaches the pool.
-        self.welcome: wire.Welcome | None = None
+        #: Name of the node that took us last.
+        self.node = ""
+        #: There is a node, and it reaches the pool. Any thread may ask.
         self.connected = False
         #: The first search for a node is over. Any thread may wait.
         self.searched = threading.Event()
@@ -238,13 +239,10 @@ class Rank:
                         future.set_result(None)
             case wire.State(connected=connected):
                 self._state(connected)
-            case wire.Welcome():
-                raise ProtocolError("a second welcome")
 
     def _state(self, connected: bool) -> None:
         if not connected and self.connected:
-            where = self.welcome.node if self.welcome is not None else "?"
-            self._trouble = Unavailable(f"the node {where!r} has lost its connection to the pool")
+            self._trouble = Unavailable(f"the node {self.node!r} has lost its connection to the pool")
         self.connected = connected
 
     def _copy(self, message: wire.Fill | wire.Take) -> bool:
@@ -316,17 +314,16 @@ class Rank:
             identity = Identity(Peer(self._name, self._runtime.new_incarnation(), True), self._where.cluster, token)
             async with asyncio.timeout(HANDSHAKE_S):
                 await introduce(packets, identity.handshake(self._runtime))
+                offer = await self._offer(packets)
                 packets.send(
                     wire.encode(wire.Attach(ring.size_bytes, self._where.replicas)), [ring.fd, theirs.fileno()]
                 )
                 theirs.close()
                 stream = await open_stream(ours.detach(), path)
                 frame = await stream.recv()
-            welcome = wire.decode_from_node(frame) if frame is not None else None
-            if not isinstance(welcome, wire.Welcome):
+            state = wire.decode_from_node(frame) if frame is not None else None
+            if not isinstance(state, wire.State):
                 raise Unavailable("the node ended the attachment")
-            if self._where.masters and not set(self._where.masters) & set(welcome.masters):
-                raise Unavailable(f"the node {welcome.node!r} is of another pool, at {' or '.join(welcome.masters)}")
         except BaseException as error:
             ring.close()
             if stream is not None:
@@ -338,10 +335,19 @@ class Rank:
             ours.close()
             theirs.close()
             packets.close(Unavailable("it goes on on the stream"))
-        self._ring, self._stream, self.welcome, self.connected = ring, stream, welcome, welcome.connected
-        if not welcome.connected:
-            self._trouble = Unavailable(f"the node {welcome.node!r} is not connected to the pool")
-        log.info("%s is attached to the node %r", self._name, welcome.node)
+        self._ring, self._stream, self.node, self.connected = ring, stream, offer.node, state.connected
+        if not state.connected:
+            self._trouble = Unavailable(f"the node {offer.node!r} is not connected to the pool")
+        log.info("%s is attached to the node %r", self._name, offer.node)
+
+    async def _offer(self, packets: PacketSocket) -> wire.Offer:
+        """Of which pool is this node? Raises `Unavailable` for another one than is wanted."""
+        packet = await packets.receive()
+        packet.close_descriptors()
+        offer = wire.decode_offer(packet.data)
+        if self._where.masters and not set(self._where.masters) & set(offer.masters):
+            raise Unavailable(f"the node {offer.node!r} is of another pool, at {' or '.join(offer.masters)}")
+        return offer
 
     async def _follow(self) -> None:
         """Carry out what the node says until it is gone or silent. Raises which."""

@@ -59,6 +59,11 @@ class AgentServer:
         return str(self._path)
 
     @property
+    def serves(self) -> bool:
+        """An engine has come, and the pool was asked for."""
+        return self._connecting
+
+    @property
     def engines(self) -> list[str]:
         """Names of the engine processes that are attached, in order of arrival."""
         return [attachment.name for attachment in self._attached]
@@ -114,6 +119,7 @@ class AgentServer:
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
                     name = (await welcome_peer(packets, handshake)).name
+                    packets.send(wire.encode(wire.Offer(self._node, self._access.masters)))
                     packet = await packets.receive()
             except TimeoutError:
                 raise ProtocolError(f"no handshake within {HANDSHAKE_S:g} s") from None
@@ -123,7 +129,7 @@ class AgentServer:
             self._attached[attachment] = None
             log.info("engine process %r is attached", name)
             try:
-                await attachment.serve(wire.Welcome(self._node, self._access.masters, self._line.connected))
+                await attachment.serve()
             finally:
                 del self._attached[attachment]
             log.info("engine process %r is gone", name)

@@ -1,8 +1,9 @@
 """What an engine's process and the host's node say to each other.
 
-First the handshake of the data plane over a packet socket (cluster, token, name), then one `Attach` with two
-descriptors beside it: the ring's memory and one end of a stream socket. All that follows is frames on that stream, a
-message each. Block bytes travel in the ring; a message says where in it.
+First the handshake of the data plane over a packet socket (cluster, token, name). Then the node says of which pool it
+is (`Offer`), and if that is the wanted one the engine sends one `Attach` with two descriptors beside it: the ring's
+memory and one end of a stream socket. All that follows is frames on that stream, a message each, the node's first one a
+`State`. Block bytes travel in the ring; a message says where in it.
 
     save:  Save ──► Fill* ◄──         a part of a job may be put into the ring there
                     Filled ──►        it is there; the node puts it into the pool and forgets the place
@@ -27,8 +28,16 @@ MAX_RING_BYTES = 1 << 36
 ATTACH_DESCRIPTORS = 2
 
 
+class Offer(Tagged, frozen=True, tag="offer"):
+    """Node, as a packet after the handshake."""
+
+    #: Name of the node, and addresses of its pool's masters.
+    node: str
+    masters: tuple[str, ...]
+
+
 class Attach(Tagged, frozen=True, tag="attach"):
-    """Engine, as a packet after the handshake."""
+    """Engine, as a packet after `Offer`."""
 
     ring_bytes: int
     #: Copies of each block that this engine stores.
@@ -97,17 +106,8 @@ class Ping(Tagged, frozen=True, tag="ping"):
 # -- the node says -----------------------------------------------------------------------------------------------
 
 
-class Welcome(Tagged, frozen=True, tag="welcome"):
-    """The first message on the stream."""
-
-    #: Name of the node, and the masters of its pool.
-    node: str
-    masters: tuple[str, ...]
-    connected: bool
-
-
 class State(Tagged, frozen=True, tag="state"):
-    """I live; is the pool reachable?"""
+    """I live; is the pool reachable? Said whenever that changes, too."""
 
     connected: bool
 
@@ -161,17 +161,26 @@ class ResetDone(Tagged, frozen=True, tag="reset_done"):
 
 FromEngine = Save | Load | Drop | Filled | Taken | Ask | Release | Fence | Reset | Ping
 FromNode = (
-    Welcome | State | Fill | Take | Saved | Loaded | Answered | HoldLapsed | BlocksRemoved | ResetDone
+    State | Fill | Take | Saved | Loaded | Answered | HoldLapsed | BlocksRemoved | ResetDone
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
+_offer_decoder = msgspec.msgpack.Decoder(Offer)
 _attach_decoder = msgspec.msgpack.Decoder(Attach)
 _engine_decoder = msgspec.msgpack.Decoder(FromEngine)
 _node_decoder = msgspec.msgpack.Decoder(FromNode)
 
 
-def encode(message: Attach | FromEngine | FromNode) -> bytes:
+def encode(message: Offer | Attach | FromEngine | FromNode) -> bytes:
     return _encoder.encode(message)
+
+
+def decode_offer(packet: bytes) -> Offer:
+    """Raises `ProtocolError`."""
+    try:
+        return _offer_decoder.decode(packet)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"a malformed offer of a node: {error}") from error
 
 
 def decode_attach(packet: bytes) -> Attach:
