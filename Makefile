@@ -12,6 +12,8 @@ PIP := PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip --quiet --quiet --disable-pi
 #: Where Mooncake's wheel lives, with what the programs use beside it (add torch for the tensors' part).
 MOONCAKE_VENV := .venv-mooncake
 MOONCAKE_PACKAGES := mooncake-transfer-engine-non-cuda numpy
+#: Where the tests on a real GPU run; filled only where there is one.
+GPU_VENV := .venv-gpu
 #: Where the real vLLM engine lives (2.5 GB), and exactly what is installed for it.
 VLLM_VENV := .venv-vllm
 VLLM_LOCK := tests/vllm/engine/requirements.lock
@@ -24,7 +26,8 @@ ifneq ($(shell cat $(VENV)/.ready 2>/dev/null && $(PYTHON) -c '' 2>/dev/null && 
 $(shell rm -f $(VENV)/.ready $(VENV)/.ready-lint)
 endif
 
-.PHONY: help demo test test-mutations test-mooncake test-vllm lint types layers check bench bench-vllm reference clean
+.PHONY: help demo test test-mutations test-mooncake test-gpu test-vllm test-rdma lint types layers check
+.PHONY: bench bench-vllm bench-rdma reference clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -42,8 +45,16 @@ test-mooncake: ## the same programs on Mooncake's wheel and on the pool; writes 
 	@$(MAKE) VENV=$(MOONCAKE_VENV) $(MOONCAKE_VENV)/.ready-mooncake
 	@$(MOONCAKE_VENV)/bin/python -m tests.mooncake.compare
 
+test-gpu: ## torch tensors in and out of the pool, on this machine's GPU; says so where there is none
+	@if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then \
+	    $(MAKE) VENV=$(GPU_VENV) $(GPU_VENV)/.ready-gpu && $(GPU_VENV)/bin/python -m tests.gpu $(ARGS); \
+	else echo "no GPU tests here: there is no NVIDIA driver (/dev/nvidiactl)"; fi
 test-vllm: $(VLLM_VENV)/.ready-vllm ## the connector in the real vLLM engine, on this CPU (makes a venv of 2.5 GB once)
 	@$(VLLM_VENV)/bin/python -m pytest -W default tests/vllm $(ARGS)
+
+# Its own virtual environment, for the system's Python, which pyverbs is built for: see tests/rdma/guest/prepare.
+test-rdma: ## rdma on real verbs, in a small guest with emulated devices (minutes)
+	@tests/rdma/guest/run python -m pytest tests/rdma -p no:cacheprovider -o faulthandler_timeout=120 $(ARGS)
 
 lint: $(VENV)/.ready-lint ## ruff: rules and format
 	@$(PYTHON) -m ruff check .
@@ -63,12 +74,16 @@ bench: $(VENV)/.ready ## measure this machine, and the pool beside it
 bench-vllm: $(VLLM_VENV)/.ready-vllm ## an engine's steps with the connector and without, in turn
 	@$(VLLM_VENV)/bin/python benchmarks/vllm_steps.py $(ARGS)
 
+bench-rdma: ## rdma beside ib_write_bw and ib_read_bw, in the guest of test-rdma (minutes)
+	@tests/rdma/guest/run bash benchmarks/rdma.sh $(ARGS)
+
 reference: $(VENV)/.ready ## write the generated pages of docs/ anew
 	@$(PYTHON) -m pykvpool.observe.reference docs
 	@$(PYTHON) -m pykvpool_connector.vllm.reference docs/vllm.md
 
 clean: ## remove .venv and everything that can be made again
-	@rm -rf $(VENV) $(MOONCAKE_VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(MOONCAKE_VENV) $(GPU_VENV) $(VLLM_VENV) .rdma-guest build dist
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The first Python that is new enough, works, and can make a venv; else the first that only lacks ensurepip, which
@@ -110,6 +125,11 @@ $(VENV)/.ready: pyproject.toml
 $(VENV)/.ready-lint: $(VENV)/.ready
 	@echo "Adding the linters to $(VENV)"
 	@$(PIP) install --group lint
+	@touch $@
+
+$(GPU_VENV)/.ready-gpu: $(VENV)/.ready
+	@echo "Adding cuda-python and torch to $(VENV) (some minutes)"
+	@$(PIP) install --editable '.[gpu]' torch numpy
 	@touch $@
 
 # A wheel that cannot be had (no network, another architecture) is no error: compare then says so and does nothing.

@@ -18,11 +18,22 @@ if TYPE_CHECKING:
     from pykvpool.client import Client, PutItem, SyncClient
     from pykvpool.embedded import EmbeddedPool, connect
     from pykvpool.errors import PoolError
+    from pykvpool.memory.device import gpu_buffer
     from pykvpool.model.objects import Pin
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "EmbeddedPool", "Pin", "PoolError", "PutItem", "SyncClient", "__version__", "connect"]
+__all__ = [
+    "Client",
+    "EmbeddedPool",
+    "Pin",
+    "PoolError",
+    "PutItem",
+    "SyncClient",
+    "__version__",
+    "connect",
+    "gpu_buffer",
+]
 
 _HOMES = {
     "Client": "pykvpool.client",
@@ -32,6 +43,7 @@ _HOMES = {
     "PutItem": "pykvpool.client",
     "SyncClient": "pykvpool.client",
     "connect": "pykvpool.embedded",
+    "gpu_buffer": "pykvpool.memory.device",
 }
 
 

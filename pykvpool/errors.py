@@ -212,6 +212,12 @@ class ChecksumMismatch(PoolError):
     retryable = True
 
 
+class GpuFailed(PoolError):
+    """The GPU's driver failed a call; the message names the call and the driver's error."""
+
+    code = -802
+
+
 class Overloaded(PoolError):
     """A bounded queue is full (requests in flight, leases or bytes held per session)."""
 

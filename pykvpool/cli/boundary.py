@@ -16,6 +16,7 @@ from pykvpool.errors import (
     Closed,
     ConfigError,
     DeadlineExceeded,
+    GpuFailed,
     InternalError,
     InvalidArgument,
     KeyConflict,
@@ -61,6 +62,7 @@ NEXT: dict[type[PoolError], str] = {
     ProtocolError: "is this the address of a pykvpool master? Compare the versions at both ends",
     TransferFailed: "pykvpool status shows which nodes live; --fabric tcp tries the plainest way",
     ChecksumMismatch: "the bytes were discarded: try again; if it repeats, suspect the memory of that node",
+    GpuFailed: "pykvpool doctor says what works here; an error that repeats needs a new process, or nvidia-smi",
     Overloaded: "try again in a moment, with fewer requests at once",
     Closed: "connect again",
 }

@@ -47,6 +47,7 @@ COMMANDS: dict[str, Lazy] = {
     "config": Lazy(
         "pykvpool.cli.commands.about", "config", "The configuration in force, and where each value is from."
     ),
+    "doctor": Lazy("pykvpool.cli.doctor.command", "doctor", "What will work on this host, and the fix for what won't."),
     "demo": Lazy("pykvpool.cli.demo.command", "demo", "Agent sessions with and without the pool, every byte checked."),
     "bench": Lazy("pykvpool.cli.bench.command", "bench", "Measure the pool beside the bare machine."),
     "version": Lazy("pykvpool.cli.commands.about", "version", "Versions of pykvpool and of what it runs on."),

@@ -111,6 +111,7 @@ async def open_client(config: Config, role: str | None = None) -> Client:
         min_replicas=client.min_replicas or None,
         timeout_s=client.timeout_s,
         fabrics=client.fabrics,
+        verify=client.verify,
         rdma=rdma_settings(config.rdma),
     )
 

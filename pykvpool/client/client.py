@@ -19,21 +19,23 @@ from pykvpool.client.base import chunked, decided, value_of
 from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.hooks import SessionHooks
+from pykvpool.client.jobs import check_replicas, get_job, put_job
 from pykvpool.client.link import MasterLink
-from pykvpool.client.reader import GetJob, Reader, Window
+from pykvpool.client.memory import MemoryVerbs
+from pykvpool.client.reader import Destination, GetJob, Reader, Window
 from pykvpool.client.types import Data, GetResult, Key, PutItem, PutOptions, PutResult, RangeItem
-from pykvpool.client.verbs import Verbs
 from pykvpool.client.views import View
-from pykvpool.client.writer import PutJob, Writer
+from pykvpool.client.writer import Writer
 from pykvpool.errors import InvalidArgument, PoolError
 from pykvpool.fabric.base import FabricClient, Peer
+from pykvpool.fabric.device_mover import DeviceMover
 from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_client
 from pykvpool.fabric.router import Router
-from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer, as_pieces
+from pykvpool.memory.buffers import BufferRegistry, as_pieces
+from pykvpool.memory.cuda import GpuMemory
 from pykvpool.memory.fresh import fresh_bytes
-from pykvpool.model.commands import MAX_REPLICAS
-from pykvpool.model.keys import DEFAULT_NAMESPACE, Scope, key_bytes, key_text
+from pykvpool.model.keys import DEFAULT_NAMESPACE, Scope, key_bytes
 from pykvpool.model.objects import Pin, Vouch
 from pykvpool.model.replies import ErrorInfo, Located
 from pykvpool.runtime import Runtime, real_runtime
@@ -46,9 +48,11 @@ WRITE_CHUNK_KEYS = 512
 READ_CHUNK_KEYS = 1_024
 
 DEFAULT_TIMEOUT_S = 30.0
+#: How far GPU memory is let past the CPU, see `Client.connect`.
+VERIFY_MODES = ("auto", "staged")
 
 
-class Client(Verbs):
+class Client(MemoryVerbs):
     """One session with a pool. Make it with `Client.connect`; close it with `close` or ``async with``."""
 
     def __init__(
@@ -59,12 +63,12 @@ class Client(Verbs):
         options: PutOptions,
         timeout_s: float,
         registered: BufferRegistry,
+        gpu: GpuMemory,
     ) -> None:
-        super().__init__(link, fabrics, namespace, timeout_s)
+        super().__init__(link, fabrics, namespace, timeout_s, registered, gpu)
         self._options = options
         self._writer = Writer(link, fabrics, self._statistics)
         self._reader = Reader(link, fabrics, self._statistics)
-        self._registered = registered
 
     @classmethod
     async def connect(
@@ -81,10 +85,12 @@ class Client(Verbs):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         connect_timeout_s: float = 5.0,
         fabrics: Sequence[str] = DEFAULT_FABRICS,
+        verify: str = "auto",
         rdma: RdmaSettings = DEFAULT_SETTINGS,
         runtime: Runtime | None = None,
         transports: TransportRegistry | None = None,
         make_fabric: Callable[[str, ClientSettings], FabricClient] = build_client,
+        gpu: GpuMemory | None = None,
     ) -> Client:
         """Open a session with the master at `master` (one address or several, tried in turn).
 
@@ -97,8 +103,10 @@ class Client(Verbs):
             namespace: where its keys are; not empty.
             timeout_s: default deadline of every call.
             fabrics: schemes this client may move bytes over; the cheapest that reaches is taken.
+            verify: "staged" has GPU memory pass the host, so that the CPU sums every byte; "auto" lets a NIC that
+                reaches it move it alone.
             rdma: which devices, and how, where `fabrics` names rdma.
-            runtime, transports, make_fabric: the outside world; a simulator brings its own.
+            runtime, transports, make_fabric, gpu: the outside world; a simulator or a test brings its own.
 
         Raises:
             Unavailable: nobody answered; the message lists what was tried.
@@ -106,15 +114,18 @@ class Client(Verbs):
             NotSupported: a fabric that this host or installation does not offer.
         """
         runtime = runtime or real_runtime()
-        _check_replicas(replicas, min_replicas)
+        check_replicas(replicas, min_replicas)
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be positive")
         if not namespace:  # in `list_keys` and `remove_all` it would mean every namespace
             raise InvalidArgument("the namespace is empty: a client has one of its own")
         addresses = [master] if isinstance(master, str) else list(master)
+        if verify not in VERIFY_MODES:
+            raise InvalidArgument(f"verify is {verify!r}: {' and '.join(VERIFY_MODES)} are allowed")
         name = name or f"client-{runtime.new_incarnation():016x}"
         hooks = SessionHooks()
         registered = BufferRegistry()
+        gpu = gpu or GpuMemory(runtime.offload, registered)
         session = await ControlSession.connect(
             addresses,
             name=name,
@@ -123,6 +134,7 @@ class Client(Verbs):
             token=token,
             cluster=cluster,
             connect_timeout_s=connect_timeout_s,
+            on_instruction=hooks.instruction,
             on_orphan_reply=hooks.orphan_reply,
             transports=transports,
         )
@@ -131,9 +143,10 @@ class Client(Verbs):
             def make_router() -> Router:
                 peer = Peer(name, session.incarnation, writable=role != "reader")
                 settings = ClientSettings(
-                    peer, runtime, cluster=session.cluster, token=token, rdma=rdma, buffers=registered
+                    peer, runtime, cluster=session.cluster, token=token, rdma=rdma, buffers=registered, gpu=gpu
                 )
-                return Router([make_fabric(scheme, settings) for scheme in fabrics], runtime.clock)
+                mover = DeviceMover(gpu, runtime.offload, staged_only=verify == "staged")
+                return Router([make_fabric(scheme, settings) for scheme in fabrics], runtime.clock, mover)
 
             reach = Fabrics(make_router)
         except BaseException:
@@ -141,7 +154,7 @@ class Client(Verbs):
             raise
         link = MasterLink(session, runtime)
         hooks.link = link
-        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s, registered)
+        return cls(link, reach, namespace, PutOptions(replicas, min_replicas), timeout_s, registered, gpu)
 
     # -- put -------------------------------------------------------------------------------------------------------
 
@@ -208,8 +221,8 @@ class Client(Verbs):
             pin,
             wait,
         )
-        _check_replicas(options.replicas, options.min_replicas)
-        jobs = [_put_job(item) for item in items]
+        check_replicas(options.replicas, options.min_replicas)
+        jobs = [put_job(item) for item in items]
 
         async def run() -> None:
             for chunk in chunked(jobs, WRITE_CHUNK_KEYS):
@@ -259,10 +272,10 @@ class Client(Verbs):
         `allocate` runs on the loop, and again for the same position where a get has to be tried anew.
         """
 
-        def destination(position: int) -> Callable[[int], Sequence[memoryview]]:
+        def destination(position: int) -> Destination:
             return lambda size_bytes: as_pieces(allocate(position, size_bytes), writable=True)
 
-        jobs = [_get_job(key, destination(position)) for position, key in enumerate(keys)]
+        jobs = [get_job(key, destination(position)) for position, key in enumerate(keys)]
         return await self._get(jobs, scope, timeout_s)
 
     async def get_into(
@@ -287,10 +300,10 @@ class Client(Verbs):
         if len(keys) != len(buffers):
             raise InvalidArgument(f"{len(keys)} keys but {len(buffers)} buffers: one buffer per key is needed")
 
-        def destination(buffer: Data) -> Callable[[int], Sequence[memoryview]]:
+        def destination(buffer: Data) -> Destination:
             return lambda size_bytes: as_pieces(buffer, writable=True)
 
-        jobs = [_get_job(key, destination(buffer)) for key, buffer in zip(keys, buffers, strict=True)]
+        jobs = [get_job(key, destination(buffer)) for key, buffer in zip(keys, buffers, strict=True)]
         return await self._get(jobs, scope, timeout_s)
 
     async def get_ranges_into(
@@ -302,10 +315,10 @@ class Client(Verbs):
         does not lie within its object is an `InvalidArgument`, one of no bytes is fine.
         """
 
-        def destination(buffer: Data) -> Callable[[int], Sequence[memoryview]]:
+        def destination(buffer: Data) -> Destination:
             return lambda size_bytes: as_pieces(buffer, writable=True)
 
-        jobs = [_get_job(item.key, destination(item.buffer), Window(item.offset, item.length)) for item in ranges]
+        jobs = [get_job(item.key, destination(item.buffer), Window(item.offset, item.length)) for item in ranges]
         return await self._get(jobs, scope, timeout_s)
 
     async def _get(
@@ -361,43 +374,3 @@ class Client(Verbs):
                 counts.puts += 1
                 counts.puts_existing += result.existed
                 counts.puts_degraded += result.degraded
-
-    # -- the caller's memory ---------------------------------------------------------------------------------------
-
-    def register(self, buffer: object) -> RegisteredBuffer:
-        """Announce memory that transfers will use again and again (fabrics that need it register it once)."""
-        self._check_open()
-        return self._registered.register(buffer)
-
-    def unregister(self, buffer: RegisteredBuffer) -> None:
-        """Take it back. Harmless for one that is not registered."""
-        self._registered.unregister(buffer)
-
-
-def _check_replicas(replicas: int, min_replicas: int | None) -> None:
-    if not 1 <= replicas <= MAX_REPLICAS:
-        raise InvalidArgument(f"replicas is {replicas}: 1 to {MAX_REPLICAS} are allowed")
-    if min_replicas is not None and not 1 <= min_replicas <= replicas:
-        raise InvalidArgument(f"min_replicas is {min_replicas}: 1 to replicas ({replicas}) are allowed")
-
-
-def _put_job(item: PutItem) -> PutJob:
-    """A job; one that cannot start carries its error as its result, so that the rest of the batch goes on."""
-    try:
-        hash_ = key_bytes(item.key)
-        parent = None if item.parent is None else key_bytes(item.parent)
-        pieces = as_pieces(item.data, writable=False)
-        size_bytes = sum(piece.nbytes for piece in pieces)
-        if not size_bytes:
-            raise InvalidArgument(f"{key_text(hash_)}: the value is empty: an object has at least one byte")
-    except InvalidArgument as error:
-        return PutJob(b"", 0, (), result=error)
-    return PutJob(hash_, size_bytes, pieces, parent)
-
-
-def _get_job(key: Key, destination: Callable[[int], Sequence[memoryview]], window: Window | None = None) -> GetJob:
-    try:
-        hash_ = key_bytes(key)
-    except InvalidArgument as error:
-        return GetJob(b"", repr(key)[:40], destination, result=error)
-    return GetJob(hash_, key_text(hash_), destination, window)

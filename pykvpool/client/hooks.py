@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pykvpool.client.link import MasterLink
 from pykvpool.model.commands import Command, PutForget, PutRevoke, PutStart, PutWait, Release
+from pykvpool.model.instructions import BlocksRemoved, Instruction
 from pykvpool.model.replies import Located, Matched, Pending, PutGrant, PutStarted, Reply
 
 
@@ -12,6 +13,11 @@ class SessionHooks:
 
     def __init__(self) -> None:
         self.link: MasterLink | None = None
+
+    def instruction(self, instruction: Instruction) -> None:
+        """The master tells without being asked."""
+        if self.link is not None and isinstance(instruction, BlocksRemoved):
+            self.link.removed(instruction.scope, instruction.hashes)
 
     def orphan_reply(self, command: Command, reply: Reply) -> None:
         """A reply came after its caller had given up: give back what it granted."""

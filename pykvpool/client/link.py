@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TypeVar
 
 from pykvpool.errors import DeadlineExceeded, Overloaded, PoolError, SessionExpired, Unavailable, invariant
 from pykvpool.model.base import Tagged
-from pykvpool.model.commands import Command, Intern, PutRevoke
+from pykvpool.model.commands import MAX_SCOPES, Command, Intern, PutRevoke, Watch
 from pykvpool.model.ids import ScopeId, SegmentId
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import SegmentDescriptor
@@ -26,6 +26,9 @@ from pykvpool.transport.control import ControlSession
 log = logging.getLogger("pykvpool.client")
 
 R = TypeVar("R", bound=Tagged)
+
+#: Told of keys that left a scope.
+OnRemoved = Callable[[Scope, tuple[bytes, ...]], None]
 
 #: Most segment descriptors remembered; a cluster has one or a few per node, remounts leave old ones behind.
 MAX_KNOWN_SEGMENTS = 4_096
@@ -50,6 +53,9 @@ class MasterLink:
         self._background: dict[asyncio.Task[None], None] = {}
         #: Life of the session in which the master could not be told of given-up puts.
         self._unsaid_in: int | None = None
+        #: Scopes that are watched in every life, and who is told; an empty tuple of keys: anything may have gone.
+        self.watched: dict[Scope, None] = {}
+        self.on_removed: OnRemoved | None = None
         #: The goodbye is on its way or said: it ends every lease.
         self.leaving = False
 
@@ -96,6 +102,29 @@ class MasterLink:
 
     async def scope_id(self, scope: Scope, deadline_ms: int) -> ScopeId:
         return (await self.scope_ids((scope,), deadline_ms))[0]
+
+    def removed(self, number: ScopeId, keys: tuple[bytes, ...]) -> None:
+        """The master says that these left the pool."""
+        scope = next((scope for scope, known in self._scopes.items() if known == number), None)
+        if scope is not None and self.on_removed is not None and self._scopes_of == self.life:
+            self.on_removed(scope, keys)
+
+    async def watch_again(self) -> None:
+        """In a new life of the session: whoever watches may have missed anything."""
+        scopes = tuple(self.watched)
+        if not scopes:
+            return
+        await self.watch(scopes)
+        if self.on_removed is not None:
+            for scope in scopes:
+                self.on_removed(scope, ())
+
+    async def watch(self, scopes: tuple[Scope, ...]) -> None:
+        """Raises as any call."""
+        deadline_ms, life = self.deadline_ms(CLEANUP_TIMEOUT_S), self.life
+        for start in range(0, len(scopes), MAX_SCOPES):
+            numbers = await self.scope_ids(scopes[start : start + MAX_SCOPES], deadline_ms)
+            await self.call(Watch(tuple(numbers)), Done, deadline_ms, life)
 
     def learn(self, segments: Iterable[SegmentDescriptor]) -> None:
         """Remember the descriptors a reply carried."""

@@ -18,10 +18,19 @@ from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.held import HeldLease
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics, GetResult
-from pykvpool.errors import ChecksumMismatch, InvalidArgument, KeyNotFound, LeaseExpired, PoolError, TransferFailed
+from pykvpool.errors import (
+    ChecksumMismatch,
+    GpuFailed,
+    InvalidArgument,
+    KeyNotFound,
+    LeaseExpired,
+    PoolError,
+    TransferFailed,
+)
 from pykvpool.fabric.base import Outcome, Read
 from pykvpool.fabric.router import Router
 from pykvpool.memory.buffers import take
+from pykvpool.memory.device import Piece, operands
 from pykvpool.model.commands import GetReplicas
 from pykvpool.model.ids import ScopeId
 from pykvpool.model.objects import Extent, ObjectInfo, SegmentDescriptor, Vouch
@@ -34,7 +43,7 @@ GET_TRIES = 3
 GROUP_BYTES = 128 << 20
 
 #: Given the size in bytes, where to put the object: writable pieces of at least that many bytes in total.
-Destination = Callable[[int], Sequence[memoryview]]
+Destination = Callable[[int], Sequence[Piece]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ class _Wanted:
     window: Window
     #: Its copies in the order in which they are tried, with the segments as they were described with them.
     replicas: Sequence[tuple[SegmentDescriptor, Extent]]
-    pieces: Sequence[memoryview]
+    pieces: Sequence[Piece]
     next_replica: int = 0
     failures: list[str] = field(default_factory=list)
     last_error: PoolError | None = None
@@ -82,7 +91,10 @@ class _Wanted:
     def read(self, segment: SegmentDescriptor, extent: Extent) -> Read:
         window = self.window
         whole = window.length == self.info.size_bytes
-        return Read(segment, extent.offset + window.offset, window.length, self.pieces, want_checksum=whole)
+        to = operands(self.pieces)
+        return Read(
+            segment, extent.offset + window.offset, window.length, to.host, want_checksum=whole, device=to.device
+        )
 
 
 def _window(job: GetJob, found: ObjectInfo) -> Window:
@@ -242,6 +254,9 @@ class Reader:
                 self._statistics.read(outcome.scheme, want.window.length)
                 want.job.result = GetResult(want.window.length, vouch, outcome.scheme, read.segment.node)
                 return True
+        if read.device and isinstance(error, InvalidArgument | GpuFailed):
+            want.job.result = error  # of the caller's own memory: no other replica would do better
+            return True
         want.failures.append(f"{read.segment.node}: {error}")
         want.last_error = error
         return False

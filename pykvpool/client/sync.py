@@ -20,6 +20,7 @@ from pykvpool.client.types import ClientStatistics, Key, ListedKey, PrefixMatch
 from pykvpool.client.views import View
 from pykvpool.errors import Closed
 from pykvpool.memory.buffers import RegisteredBuffer
+from pykvpool.memory.cuda import RegisteredGpu
 from pykvpool.model.keys import Scope
 from pykvpool.runtime import new_event_loop
 
@@ -233,11 +234,11 @@ class SyncClient:
             raise
         self._thread.run(view.__aexit__(None, None, None))
 
-    def register(self, buffer: object) -> RegisteredBuffer:
+    def register(self, buffer: object) -> RegisteredBuffer | RegisteredGpu:
         """As `Client.register`."""
         return self._client.register(buffer)
 
-    def unregister(self, buffer: RegisteredBuffer) -> None:
+    def unregister(self, buffer: RegisteredBuffer | RegisteredGpu) -> None:
         """As `Client.unregister`."""
         self._client.unregister(buffer)
 

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 #: A key as people write it: text, or a binary block hash.
 Key = str | bytes
-#: The bytes of one object: anything with the buffer protocol (bytes, bytearray, memoryview, array, a CPU tensor), or a
-#: sequence of such pieces in order (scatter/gather). `pykvpool.memory.buffers.as_pieces` says what is refused.
+#: The bytes of one object: anything with the buffer protocol (bytes, bytearray, memoryview, array), a tensor on the CPU
+#: or a GPU (`pykvpool.memory.device.gpu_buffer` adds when its bytes are there), or a sequence of such pieces in order
+#: (scatter/gather). `pykvpool.memory.buffers.as_pieces` says what is refused.
 Data = object
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from pykvpool.client.base import ClientBase, chunked
 from pykvpool.client.held import HeldLease
+from pykvpool.client.link import OnRemoved
 from pykvpool.client.types import Key, ListedKey, PrefixMatch, RemovedCount
 from pykvpool.errors import LimitExceeded, PoolError
 from pykvpool.model.commands import (
@@ -100,6 +101,17 @@ class Verbs(ClientBase):
             return results
 
         return await self._in_session(run)
+
+    async def watch(self, scopes: Sequence[Scope], on_removed: OnRemoved) -> None:
+        """Be told on the loop of keys that leave these scopes, beside those named before; `on_removed` replaces the one
+        before. With an empty tuple of keys: the session was lost meanwhile, anything may have gone.
+
+        No promise: what goes while the connection is cut is not told.
+        """
+        self._check_open()
+        self._link.on_removed = on_removed
+        self._link.watched.update(dict.fromkeys(scopes))
+        await self._in_session(lambda: self._link.watch(tuple(scopes)))
 
     def node_of(self, segment: int) -> str:
         """Name of the node that lent a segment named by an earlier reply, for people."""

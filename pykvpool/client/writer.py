@@ -18,10 +18,19 @@ from dataclasses import dataclass, field
 from pykvpool.client.fabrics import Fabrics
 from pykvpool.client.link import MasterLink
 from pykvpool.client.types import ClientStatistics, PutOptions, PutResult
-from pykvpool.errors import DeadlineExceeded, InvalidArgument, PoolError, SegmentGone, StalePut, TransferFailed
+from pykvpool.errors import (
+    DeadlineExceeded,
+    GpuFailed,
+    InvalidArgument,
+    PoolError,
+    SegmentGone,
+    StalePut,
+    TransferFailed,
+)
 from pykvpool.fabric.base import Outcome, Write
 from pykvpool.fabric.router import Router
 from pykvpool.memory.copying import checksum
+from pykvpool.memory.device import Piece, operands
 from pykvpool.model.commands import PutEnd, PutForget, PutRevoke, PutStart, PutWait
 from pykvpool.model.ids import ScopeId, TicketId
 from pykvpool.model.objects import SegmentDescriptor
@@ -46,7 +55,7 @@ class PutJob:
 
     hash: bytes
     size_bytes: int
-    pieces: Sequence[memoryview]
+    pieces: Sequence[Piece]
     parent: bytes | None = None
     tries: int = 0
     result: PutResult | PoolError | None = None
@@ -220,11 +229,13 @@ class _Batch:
                 segment=segment,
                 offset=extent.offset,
                 length=extent.length,
-                pieces=put.job.pieces,
+                pieces=from_.host,
                 put_id=put.grant.put_id,
                 want_checksum=replica == 0,
+                device=from_.device,
             )
             for put in group
+            for from_ in (operands(put.job.pieces),)
             for replica, (segment, extent) in enumerate(zip(put.segments, put.grant.extents, strict=True))
         ]
         timeout_s = self._link.remaining_s(self._deadline_ms)
@@ -271,10 +282,15 @@ class _Batch:
         del self._open[: len(group)]
 
     async def _checksum(self, put: _Open) -> int | None:
-        """From the fabric where its CPU saw the bytes of the first copy; else this one looks at them."""
+        """From the fabric where its CPU saw the bytes of the first copy; else this one looks at them, if it can.
+
+        None: they went from a GPU to the pool past every CPU. The object is then committed unsummed, and the owner
+        sums its own copy.
+        """
         if put.checksum is not None:
             return put.checksum
-        return await self._link.runtime.offload.run(checksum, put.job.pieces)
+        from_ = operands(put.job.pieces)
+        return None if from_.device else await self._link.runtime.offload.run(checksum, from_.host)
 
     def _result(self, put: _Open) -> PutResult:
         schemes = [outcome.scheme for outcome in put.outcomes if outcome.error is None]
@@ -289,7 +305,7 @@ class _Batch:
 
     def _transfer_error(self, put: _Open) -> PoolError:
         cause = put.failure
-        if isinstance(cause, InvalidArgument):
+        if isinstance(cause, InvalidArgument | GpuFailed):
             return cause
         return TransferFailed(
             f"{put.landed.bit_count()} of {len(put.grant.extents)} copies landed, {self._options.must_land} are "

@@ -175,6 +175,13 @@ class ClientConfig:
     )
     timeout_s: float = key(30.0, Duration(0.001, 86_400.0, 1_000), "Deadline of a call, waiting for room included.")
     fabrics: tuple[str, ...] = key(DEFAULT_FABRICS, _client_fabrics, "How blocks may move.", flag="--fabric")
+    verify: str = key(
+        "auto",
+        Choice(("auto", "staged")),
+        "GPU memory: `auto` lets a NIC that reaches it move it past the CPU; `staged` has every byte pass the host and "
+        "be summed.",
+        flag=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pykvpool.core.jobs import Job, Jobs, Slice, Work
 from pykvpool.core.leases import Lease, Leases
 from pykvpool.core.puts import OpenPut
 from pykvpool.core.state import DurableState
+from pykvpool.core.watching import Watching
 from pykvpool.errors import invariant
 from pykvpool.model.facts import ExtentsFreed, Fact, ObjectCommitted, ObjectRemoved, PutClosed
 from pykvpool.model.ids import LeaseId, PutId, RequestId, ScopeId, SegmentId, SessionId
@@ -58,6 +59,7 @@ class Context:
         self.state = DurableState(config)
         self.leases = Leases(config, self.state.catalog)
         self.jobs = Jobs()
+        self.watching = Watching()
         self.counters = new_counters()
         #: Of the step under way.
         self.effects = Effects()
@@ -127,11 +129,9 @@ class Context:
             self.counters["bytes_evicted_total"] += catalog.size[row]
         elif reason == "replicas lost":
             self.counters["objects_lost_total"] += 1
-        self.emit(
-            ObjectRemoved(
-                ScopeId(catalog.scope[row]), catalog.hash_of(row), PutId(catalog.put_id[row]), reason, lingering
-            )
-        )
+        scope, hash_ = ScopeId(catalog.scope[row]), catalog.hash_of(row)
+        self.watching.removed(scope, hash_)
+        self.emit(ObjectRemoved(scope, hash_, PutId(catalog.put_id[row]), reason, lingering))
 
     def end_lease(self, lease_id: LeaseId) -> int:
         """Idempotent; frees what lingered for it. Returns the units of a slice spent; a large one goes on by itself."""

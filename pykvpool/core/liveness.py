@@ -140,6 +140,7 @@ def end_session(context: Context, session: Session, reason: str) -> None:
     if session.connected and reason != "goodbye":
         context.instruct(session.id, SessionOver(STORIES[reason]))
     context.emit(SessionEnded(session.id, reason))
+    context.watching.drop(session.id)
     for segment in context.state.segments.of_session(session.id):
         lose_segment(context, segment, f"session of its node {reason}")
     context.run_later(_clear(context, session.id, reason))

@@ -88,6 +88,7 @@ class MasterCore:
             self._run_slice()
         context.waiting.pump()
         context.waiting.flush()
+        context.effects.instructions += context.watching.take()
         return context.effects
 
     def _was_away(self, now: int) -> bool:

@@ -23,8 +23,17 @@ def validate(context: Context) -> None:
     check_puts(context)
     check_leases(context)
     check_evictor(context.state)
+    check_watchers(context)
     searching = bool(context.state.evictor._taken_from) or context.state.evictor.sealed
     invariant(context.waiting.is_placing() or not searching, "a search ends with the placing that it is for")
+
+
+def check_watchers(context: Context) -> None:
+    watching = context.watching
+    pairs = {(scope, session) for scope, sessions in watching.by_scope.items() for session in sessions}
+    same = {(scope, session) for session, scopes in watching.by_session.items() for scope in scopes}
+    invariant(pairs == same, "watchers are known by scope as by session")
+    invariant(all(context.is_live(session) for session in watching.by_session), "watchers are live sessions")
 
 
 def check_space(state: DurableState) -> None:

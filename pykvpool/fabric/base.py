@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from pykvpool.errors import PoolError
+from pykvpool.memory.device import Piece
 from pykvpool.model.ids import Generation, PutId
 from pykvpool.model.objects import SegmentDescriptor
 
@@ -45,6 +46,9 @@ class Read:
     pieces: Sequence[memoryview]
     #: Ask for the checksum of the bytes on their way, where the fabric's CPU sees them.
     want_checksum: bool = True
+    #: In place of `pieces`, where some of them are GPU memory. Only a `DeviceFabric` is given such an operation, if it
+    #: names no obstacle; for all others it is staged first (`pykvpool.fabric.device_mover`).
+    device: Sequence[Piece] = ()
 
 
 @dataclass(slots=True)
@@ -58,6 +62,8 @@ class Write:
     #: The put that owns the extent: an owner refuses one that is older than what it last saw there.
     put_id: PutId
     want_checksum: bool = True
+    #: As for `Read`.
+    device: Sequence[Piece] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,4 +147,18 @@ class FabricClient(Protocol):
 
     async def close(self) -> None:
         """Ends connections and maps. Operations under way end with `Closed` outcomes. Harmless twice."""
+        ...
+
+
+@runtime_checkable
+class DeviceFabric(Protocol):
+    """A `FabricClient` whose NIC may reach the memory of a GPU by itself (GPUDirect)."""
+
+    def device_obstacle(self, operation: Read | Write) -> str | None:
+        """Why it cannot move this operation's GPU memory without a copy through the host; None: it can. Registers the
+        memory with the NIC at the first question. Never raises."""
+        ...
+
+    def device_path(self, operation: Read | Write) -> str:
+        """How it reaches memory that has no obstacle, for the log: ``mlx5_0 by dma-buf``."""
         ...

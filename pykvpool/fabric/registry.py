@@ -20,6 +20,7 @@ from pykvpool.fabric.shm_server import ShmServer
 from pykvpool.fabric.tcp_client import TcpClient
 from pykvpool.fabric.tcp_server import TcpServer
 from pykvpool.memory.buffers import BufferRegistry
+from pykvpool.memory.cuda import GpuMemory
 from pykvpool.runtime import Runtime
 
 #: What a client tries and a node offers unless told otherwise.
@@ -38,6 +39,8 @@ class ClientSettings:
     rdma: RdmaSettings = DEFAULT_SETTINGS
     #: What the user registered: memory that a card may keep registered too. None: nothing.
     buffers: BufferRegistry | None = None
+    #: GPU memory, of which the same is true.
+    gpu: GpuMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,7 @@ register(
             token=settings.token,
             settings=settings.rdma,
             buffers=settings.buffers,
+            gpu=settings.gpu,
         ),
         lambda settings: RdmaServer(
             settings.runtime,

@@ -1,9 +1,10 @@
 """Sends each operation by the cheapest fabric that reaches its segment, and by the next one when that fails.
 
-A batch may span many segments: it is cut into groups of one fabric and one segment, which run at once. A read that
-failed is tried on the next fabric; a write only if its outcome is settled, as otherwise its first attempt may still
-land. A fabric that failed for a segment is tried last there for a while. The two rules of `base` hold through here,
-as every attempt has ended before the next begins.
+A batch may span many segments: it is cut into groups of one fabric and one segment, which run at once; operations on
+GPU memory are groups of their own, which `device_mover` carries over the fabric chosen. A read that failed is tried on
+the next fabric; a write only if its outcome is settled, as otherwise its first attempt may still land. A fabric that
+failed for a segment is tried last there for a while. The two rules of `base` hold through here, as every attempt has
+ended before the next begins.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol, cast, runtime_checkable
 from pykvpool.errors import (
     Closed,
     DeadlineExceeded,
+    GpuFailed,
     InvalidArgument,
     NotSupported,
     PoolError,
@@ -24,6 +26,7 @@ from pykvpool.errors import (
     Unavailable,
 )
 from pykvpool.fabric.base import FabricClient, Outcome, Read, Write
+from pykvpool.fabric.device_mover import Mover
 from pykvpool.fabric.tasks import run_all
 from pykvpool.model.ids import Generation
 from pykvpool.model.objects import SegmentDescriptor
@@ -34,7 +37,7 @@ FAILURE_MEMORY_MS = 5_000
 #: Failures remembered; the oldest are forgotten first.
 MAX_FAILURES = 4_096
 #: The caller's own errors: they say nothing about a fabric, and another would only repeat them.
-_CALLERS_OWN = (InvalidArgument, StalePut)
+_CALLERS_OWN = (InvalidArgument, StalePut, GpuFailed)
 
 
 @runtime_checkable
@@ -61,12 +64,14 @@ class _Attempts:
 
 
 class Router:
-    """A `FabricClient` made of others. Owns them: `close` closes them."""
+    """A `FabricClient` made of others. Owns them, and its mover: `close` closes them."""
 
     scheme = "router"
     cost = 0
 
-    def __init__(self, clients: Sequence[FabricClient], clock: Clock) -> None:
+    def __init__(self, clients: Sequence[FabricClient], clock: Clock, mover: Mover | None = None) -> None:
+        """`mover` carries operations on GPU memory; None: there are none."""
+        self._mover = mover
         self._clients = sorted(clients, key=lambda client: client.cost)
         self._clock = clock
         #: (scheme, generation) -> until when (ms) that fabric comes last for that mount; in order of failure.
@@ -121,6 +126,8 @@ class Router:
         self._closed = True
         for client in self._clients:
             await client.close()
+        if self._mover is not None:
+            await self._mover.close()
 
     async def _route(self, batch: Sequence[Read | Write], timeout_s: float) -> list[Outcome]:
         loop = asyncio.get_running_loop()
@@ -151,7 +158,7 @@ class Router:
         pending: list[int],
     ) -> list[tuple[FabricClient, list[int]]]:
         """The next fabric for each pending operation; operations that have none left keep the outcome they have."""
-        groups: dict[tuple[str, Generation], tuple[FabricClient, list[int]]] = {}
+        groups: dict[tuple[str, Generation, bool], tuple[FabricClient, list[int]]] = {}
         candidates: dict[Generation, list[FabricClient]] = {}
         for index in pending:
             segment = batch[index].segment
@@ -161,7 +168,8 @@ class Router:
             client = next((one for one in candidates[segment.generation] if one not in tried), None)
             if client is not None:
                 tried.append(client)
-                groups.setdefault((client.scheme, segment.generation), (client, []))[1].append(index)
+                kind = (client.scheme, segment.generation, bool(batch[index].device))
+                groups.setdefault(kind, (client, []))[1].append(index)
             elif outcomes[index] is None:
                 outcomes[index] = Outcome(error=self._unreachable(segment))
         return list(groups.values())
@@ -170,9 +178,16 @@ class Router:
         self, client: FabricClient, batch: Sequence[Read | Write], group: list[int], timeout_s: float
     ) -> list[Outcome]:
         operations = [batch[index] for index in group]
+        if operations[0].device:
+            return await self._move(client, operations, timeout_s)
         if isinstance(operations[0], Write):
             return await client.write(cast("list[Write]", operations), timeout_s)
         return await client.read(cast("list[Read]", operations), timeout_s)
+
+    async def _move(self, client: FabricClient, operations: Sequence[Read | Write], timeout_s: float) -> list[Outcome]:
+        if self._mover is None:
+            return [Outcome(error=InvalidArgument("GPU memory cannot be moved here")) for _ in operations]
+        return await self._mover.move(client, operations, timeout_s)
 
     def _candidates(self, segment: SegmentDescriptor) -> list[FabricClient]:
         """Fabrics that reach the segment: the cheapest first, those that failed there lately last."""

@@ -11,7 +11,6 @@ It knows generations, bounds, put_ids and peers; nothing of objects or leases.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from pykvpool.fabric.cursor import Cursor
 from pykvpool.fabric.exports import ExportTable, gone
 from pykvpool.fabric.handshake import HANDSHAKE_S, ServerHandshake, new_nonce, welcome_peer
 from pykvpool.fabric.tcp_listen import Acceptor, advertised, open_listener
+from pykvpool.fabric.tcp_parting import part, scrap
 from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket, tune
 from pykvpool.fabric.tcp_wire import (
     OPERATION,
@@ -44,11 +44,6 @@ SCHEME = "tcp"
 MAX_CONNECTIONS = 4096
 #: Connections over that number that may be in their handshake, to be told the reason; beyond, they are just closed.
 MAX_STRANGERS = 256
-#: How much, and how long, we listen to a peer that we have given up, so that it hears why.
-MAX_LINGER_BYTES = 1024 * 1024
-LINGER_S = 1.0
-#: Where the payload of a refused write goes; shared by all, as nobody looks at it.
-_SCRAP = memoryview(bytearray(256 * 1024))
 
 
 class _Session:
@@ -186,22 +181,13 @@ class TcpServer:
             # What we ended ourselves (fence, withdraw, close) is no news; what the peer did wrong is.
             level = logging.DEBUG if session.ended else logging.WARNING
             _log.log(level, "data connection from %s ended: %s", session.where, error)
-            await self._part(session.stream)
+            await part(session.stream)
         except Exception as error:  # noqa: BLE001  # a bug must not take other connections with it
             _log.exception("data connection from %s failed", session.where)
             session.stream.abort(Unavailable(f"the owner failed: {type(error).__name__}"))
         finally:
             session.stream.abort(Unavailable("the connection is closed"))
             del self._sessions[session]
-
-    async def _part(self, stream: StreamSocket) -> None:
-        """Close so that our last words arrive: a plain close with bytes unread would make the kernel drop them."""
-        stream.end_sending()
-        unread = Cursor()
-        unread.add(_scrap(MAX_LINGER_BYTES))
-        with contextlib.suppress(PoolError, TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                await stream.receive(unread)
 
     async def _handshake(self, session: _Session) -> None:
         handshake = ServerHandshake(self._cluster, self._token, new_nonce(self._runtime), self._admit)
@@ -260,7 +246,7 @@ class TcpServer:
             place = self._place(session, header.generation, entry)
             if isinstance(place, PoolError):
                 errors.append(place)
-                payload.add(_scrap(entry.length))
+                payload.add(scrap(entry.length))
             else:
                 errors.append(None)
                 payload.add([place])
@@ -277,12 +263,6 @@ class TcpServer:
             return error
         refusal = export.refuse_write(session.peer, entry.offset, entry.length, entry.put_id)
         return refusal or export.memory.view[entry.offset : entry.offset + entry.length]
-
-
-def _scrap(length: int) -> list[memoryview]:
-    """`length` bytes of buffer that nobody reads: the same memory again and again."""
-    whole, rest = divmod(length, _SCRAP.nbytes)
-    return [_SCRAP] * whole + [_SCRAP[:rest]]
 
 
 def _peer_name(sock: socket.socket) -> str:

@@ -8,15 +8,18 @@ up soon after the connection is gone: for an engine computing again is better th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pykvpool.client import Client
+from pykvpool.client.link import OnRemoved
 from pykvpool.errors import Closed, PoolError, SessionExpired, Unavailable
 from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import DEFAULT_FABRICS
+from pykvpool.model.keys import Scope
 from pykvpool.runtime import Runtime
 from pykvpool.transport.backoff import Backoff
 
@@ -26,7 +29,9 @@ T = TypeVar("T")
 
 #: How often a connection is looked at (s): cheap, and soon enough for a load that waits.
 LOOK_S = 0.1
-#: A connection that has been gone for this long (s) gives up what waits for it. A blip heals in a tenth of that.
+#: For this long (s) after a connection was lost its return is waited for; then what waits is given up, and what comes
+#: later fails at once. A blip heals in a tenth of that, and a session that the master gave up (an engine that loads its
+#: model may stand still for long) is opened anew.
 PATIENCE_S = 1.0
 #: Bounds the calls of work that has a deadline of its own (s).
 CALL_TIMEOUT_S = 600.0
@@ -68,6 +73,11 @@ class PoolLine:
         #: Why there is no connection at the moment; for people and for counting.
         self._trouble: PoolError = Unavailable(f"not connected yet to {access.where}")
         self._keeper: asyncio.Task[None] | None = None
+        #: The connection has been gone for longer than patience lasts.
+        self._is_down = False
+        #: Asks for a look at the connection at once; and says that one was taken.
+        self._look_now = asyncio.Event()
+        self._looked = asyncio.Event()
         #: Work under way, and of it what was given up because the connection is gone. Dicts: in order of creation.
         self._under_way: dict[asyncio.Task[object], None] = {}
         self._given_up: dict[asyncio.Task[object], None] = {}
@@ -75,6 +85,10 @@ class PoolLine:
         self._followers: dict[int, Callable[[bool], None]] = {}
         self._last_follower = 0
         self._said = False
+        #: Who is told of keys that leave a scope; and the scopes that the present client was asked to watch.
+        self._watchers: dict[Scope, dict[int, OnRemoved]] = {}
+        self._last_watcher = 0
+        self._watched: dict[Scope, None] = {}
 
     @property
     def connected(self) -> bool:
@@ -93,15 +107,28 @@ class PoolLine:
 
         return unfollow
 
+    def watch(self, number: int, scopes: Sequence[Scope], tell: OnRemoved) -> None:
+        """`tell` is called on the loop of keys that leave `scopes`, from soon on. `number`: of who watches, from
+        `new_watcher`; `unwatch` ends it all."""
+        for scope in scopes:
+            self._watchers.setdefault(scope, {})[number] = tell
+
+    def new_watcher(self) -> int:
+        self._last_watcher += 1
+        return self._last_watcher
+
+    def unwatch(self, number: int) -> None:
+        """Harmless for one that does not watch."""
+        for watchers in self._watchers.values():
+            watchers.pop(number, None)
+
     def start(self) -> None:
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name=f"pykvpool line {self._access.name}")
 
     async def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
         """Do `work` with the client. Raises what it raises, and `Unavailable` at once without a connection, or soon
         after it is lost; then what `work` had begun has drained."""
-        client = self._client
-        if client is None or not client.connected:
-            raise self._trouble
+        client = await self._usable()
 
         async def begin() -> T:
             return await work(client)
@@ -117,6 +144,26 @@ class PoolLine:
         finally:
             self._under_way.pop(task, None)
             self._given_up.pop(task, None)
+
+    async def _usable(self) -> Client:
+        """The client, when it is connected: one that was a moment ago is waited for. Raises why it is not."""
+        client = self._client
+        if client is None:
+            raise self._trouble
+        if not client.connected:
+            self._look_now.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._return_of(client)
+            if not client.connected:
+                raise self._trouble
+        return client
+
+    async def _return_of(self, client: Client) -> None:
+        """Until it is connected, or given up for now."""
+        while not (client.connected or self._is_down):
+            self._looked.clear()
+            await self._looked.wait()
 
     async def close(self) -> None:
         """Whoever uses `run` has ended before. Harmless twice."""
@@ -154,10 +201,14 @@ class PoolLine:
         backoff, loop = Backoff(self._runtime.random), asyncio.get_running_loop()
         gone_since: float | None = None
         while True:
-            await asyncio.sleep(LOOK_S)
+            self._look_now.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._look_now.wait(), LOOK_S)
             self._tell()
             if client.connected:
-                gone_since = None
+                self._is_down, gone_since = False, None
+                self._looked.set()
+                await self._ask_to_watch(client)
                 backoff.reset()
                 continue
             if gone_since is None:
@@ -167,13 +218,32 @@ class PoolLine:
                 await client.revive()
             except SessionExpired as error:
                 self._note(error)  # another process has the name now: two that take it from each other help nobody
+                self._is_down = True
                 self._give_up()
                 return
             except PoolError as error:
                 self._note(error)
                 await asyncio.sleep(backoff.next_s())
             if loop.time() - gone_since > PATIENCE_S:
+                self._is_down = True
                 self._give_up()
+            self._looked.set()
+
+    async def _ask_to_watch(self, client: Client) -> None:
+        """What is to be watched and is not yet. A failure is tried again at the next look."""
+        new = [scope for scope in self._watchers if scope not in self._watched]
+        if not new:
+            return
+        try:
+            await client.watch(new, self._removed)
+        except PoolError as error:
+            log.info("%s: blocks that leave the pool are not told of yet: %s", self._access.name, error)
+        else:
+            self._watched.update(dict.fromkeys(new))
+
+    def _removed(self, scope: Scope, keys: tuple[bytes, ...]) -> None:
+        for tell in list(self._watchers.get(scope, {}).values()):
+            tell(scope, keys)
 
     def _tell(self) -> None:
         connected = self.connected

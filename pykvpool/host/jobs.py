@@ -10,31 +10,44 @@ It knows nothing of engines, queues or deadlines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Protocol
 
 from pykvpool.client import Client, GetResult, PutItem, PutResult
 from pykvpool.errors import KeyConflict, PoolError
 from pykvpool.host.port import BlockGroup, LoadJob, SaveDone, SaveJob
 from pykvpool.memory.copying import bytes_at
+from pykvpool.memory.device import DevicePiece, Piece
 
-#: Blocks of one chunk: about a millisecond of the interpreter to name their pieces.
-CHUNK_BLOCKS = 64
+#: Blocks of one chunk: one request to the master, of a size that it answers in a few milliseconds.
+CHUNK_BLOCKS = 512
+#: Pieces of one chunk: about a millisecond of the interpreter to name them.
+CHUNK_PIECES = 1_024
 #: Bytes of one chunk, at least one block: a chunk is what an ended job still waits for.
 CHUNK_BYTES = 64 << 20
+#: Chunks of one group that are loaded at a time: the request for the next runs beside the bytes of the last.
+LOADS_AT_A_TIME = 2
 
 
-def pieces_of(group: BlockGroup, position: int) -> list[memoryview]:
+def pieces_of(group: BlockGroup, position: int) -> list[Piece]:
     """The memory of one block, run by run. Whoever made the group vouches for its addresses."""
-    block = group.block_ids[position]
-    return [bytes_at(run.base + block * run.stride, run.length, None) for run in group.runs]
+    block, device = group.block_ids[position], group.device
+    places = [(run.base + block * run.stride, run.length) for run in group.runs]
+    if device is None:
+        return [bytes_at(address, length, None) for address, length in places]
+    return [DevicePiece(address, length, device.after, owner=device.owner) for address, length in places]
 
 
-def chunks_of(group: BlockGroup) -> Iterator[range]:
-    """Positions in the group, chunk by chunk, in order."""
-    size = max(1, min(CHUNK_BLOCKS, CHUNK_BYTES // max(1, group.block_bytes)))
-    for start in range(0, len(group.keys), size):
-        yield range(start, min(start + size, len(group.keys)))
+def chunks_of(group: BlockGroup, limit_bytes: int = CHUNK_BYTES) -> list[range]:
+    """Positions in the group, chunk by chunk, in order; a chunk has one block at least."""
+    most = (CHUNK_BLOCKS, CHUNK_PIECES // max(1, len(group.runs)), limit_bytes // max(1, group.block_bytes))
+    size = max(1, min(most))
+    return [range(start, min(start + size, len(group.keys))) for start in range(0, len(group.keys), size)]
+
+
+def streams_of(chunks: list[range]) -> list[list[range]]:
+    """The chunks, dealt out to as many as are loaded at a time."""
+    return [chunks[start::LOADS_AT_A_TIME] for start in range(LOADS_AT_A_TIME)]
 
 
 class Mover(Protocol):
@@ -100,7 +113,7 @@ class SaveTally:
         )
 
 
-def put_item(group: BlockGroup, position: int, pieces: Sequence[memoryview]) -> PutItem:
+def put_item(group: BlockGroup, position: int, pieces: Sequence[Piece]) -> PutItem:
     return PutItem(group.keys[position], pieces, group.parents[position] if group.parents else None)
 
 
@@ -129,14 +142,19 @@ class AddressMover:
                     break
 
     async def load(self, client: Client, job: LoadJob, timeout_s: float) -> int:
-        return await all_or_first_error([self._load(client, group, timeout_s) for group in job.groups])
+        works = [
+            self._load(client, group, chunks, timeout_s)
+            for group in job.groups
+            for chunks in streams_of(chunks_of(group))
+        ]
+        return await all_or_first_error(works)
 
-    async def _load(self, client: Client, group: BlockGroup, timeout_s: float) -> int:
-        for chunk in chunks_of(group):
+    async def _load(self, client: Client, group: BlockGroup, chunks: Sequence[range], timeout_s: float) -> int:
+        for chunk in chunks:
             keys, places = [group.keys[i] for i in chunk], [pieces_of(group, i) for i in chunk]
             results = await client.get_into_batch(keys, places, scope=group.scope, timeout_s=timeout_s)
             check_loaded(results, group.block_bytes)
-        return group.block_bytes * len(group.keys)
+        return group.block_bytes * sum(map(len, chunks))
 
 
 async def all_or_first_error(works: Sequence[Coroutine[object, object, int]]) -> int:

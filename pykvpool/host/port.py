@@ -29,6 +29,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceOrder:
+    """When GPU memory may be used: an engine's kernels run behind its back."""
+
+    #: Handle of a CUDA event that must be reached before; it was recorded behind the latest work on the blocks.
+    after: int
+    #: What keeps the event alive.
+    owner: object = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class BlockGroup:
     """Blocks of one cache group on one rank that a job moves. An object is a block's runs one after another."""
 
@@ -40,6 +50,8 @@ class BlockGroup:
     runs: tuple[Run, ...]
     #: Key of the block before each, None for the first of its chain; as many as keys. Only saves need them.
     parents: tuple[bytes | None, ...] = ()
+    #: Set where the runs are GPU memory; None: host memory. Only a port of the engine's own process can move the first.
+    device: DeviceOrder | None = None
 
     @property
     def block_bytes(self) -> int:
@@ -140,9 +152,10 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Blocks that left the pool, as far as this port was told (for an engine's cache events)."""
+    """Blocks that left a scope that is watched, as far as this port was told (for an engine's cache events)."""
 
     scope: Scope
+    #: Empty: the port has lost sight of the scope for a while, anything may have gone.
     keys: tuple[bytes, ...]
 
 
@@ -171,6 +184,10 @@ class PoolPort(Protocol):
 
     def release(self, lookup_id: int) -> None:
         """Give up a lookup's hold, or the lookup itself where it is not answered yet (then it never is)."""
+        ...
+
+    def watch(self, scopes: tuple[Scope, ...]) -> None:
+        """From now on tell of blocks that leave these scopes, beside those named before (`Removed`)."""
         ...
 
     def fence(self) -> None:

@@ -46,6 +46,8 @@ class Worker(Protocol):
 
     def release(self, lookup_id: int) -> None: ...
 
+    def watch(self, scopes: tuple[Scope, ...]) -> None: ...
+
     def fence(self) -> object: ...
 
     async def reset(self, scopes: tuple[Scope, ...], timeout_s: float) -> None:
@@ -97,6 +99,10 @@ class ThreadPort:
         self._lookups.discard(lookup_id)
         if not self._closed:
             self._thread.post(self._worker.release, lookup_id)
+
+    def watch(self, scopes: tuple[Scope, ...]) -> None:
+        if not self._closed:
+            self._thread.post(self._worker.watch, scopes)
 
     def fence(self) -> None:
         if not self._closed:

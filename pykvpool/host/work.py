@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pykvpool.errors import Closed, DeadlineExceeded, InternalError, PoolError
 from pykvpool.host import jobs, lookups
 from pykvpool.host.access import PoolLine
-from pykvpool.host.port import Answer, Found, Lapsed, LoadDone, LoadJob, Lookup, PortEvent, SaveJob
+from pykvpool.host.port import Answer, Found, Lapsed, LoadDone, LoadJob, Lookup, PortEvent, Removed, SaveJob
 from pykvpool.model.keys import Scope
 
 log = logging.getLogger("pykvpool.host")
@@ -40,6 +40,7 @@ class PortWork:
         self._mover = mover
         self._lookup_line = lookup_line or line
         self._emit = emit
+        self._watcher = self._lookup_line.new_watcher()
         self._saving = asyncio.Semaphore(SAVES_AT_A_TIME)
         #: Everything under way, by job id (0: a lookup). Dicts of tasks iterate in order of creation.
         self._tasks: dict[asyncio.Task[None], int] = {}
@@ -174,6 +175,12 @@ class PortWork:
             self.release(lookup_id)
             self._emit(Lapsed(lookup_id))
 
+    # -- what leaves the pool --------------------------------------------------------------------------------------
+
+    def watch(self, scopes: tuple[Scope, ...]) -> None:
+        """Tell of blocks that leave these scopes, beside those named before."""
+        self._lookup_line.watch(self._watcher, scopes, lambda scope, keys: self._emit(Removed(scope, keys)))
+
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def close(self, drain_s: float) -> None:
@@ -187,6 +194,7 @@ class PortWork:
             await asyncio.sleep(0)  # their callbacks
         for lookup_id in list(self._holds):
             self.release(lookup_id)
+        self._lookup_line.unwatch(self._watcher)
 
     def _begin(
         self, work: Coroutine[object, object, None], over: Callable[[asyncio.Task[None]], None], job_id: int = 0

@@ -16,12 +16,11 @@ def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgr
 
 def _host_available(proc: Path) -> int | None:
     try:
-        lines = (proc / "meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
+        for line in (proc / "meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass  # not there, or not what a kernel writes: not known
     return None
 
 
@@ -29,7 +28,7 @@ def _cgroup_available(proc: Path, cgroup: Path) -> int | None:
     """What the tightest limit on the path from our cgroup to the root leaves."""
     try:
         entry = (proc / "self" / "cgroup").read_text().splitlines()[-1]
-    except (OSError, IndexError):
+    except (OSError, ValueError, IndexError):
         return None
     name = entry.rpartition(":")[2].strip("/")
     folder = cgroup / name if name else cgroup

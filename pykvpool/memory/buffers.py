@@ -1,8 +1,9 @@
-"""How user values become *pieces*: lists of flat, C-contiguous memoryviews of bytes, which is all that fabrics know.
+"""How user values become *pieces*: lists of flat, C-contiguous memoryviews of bytes, all that most fabrics know.
 
 Anything with the buffer protocol is welcome (bytes, bytearray, memoryview, array, numpy, mmap), CPU tensors that have
-none (recognised by their methods; no tensor library is imported), and any sequence of those. `BufferRegistry` keeps the
-buffers that a user registered, and finds them by address for callers that speak in pointers.
+none (recognised by their methods; no tensor library is imported), and any sequence of those. GPU memory has no
+memoryview; it becomes a `DevicePiece` (`pykvpool.memory.device`), and `as_pieces` takes both. `BufferRegistry` keeps
+the buffers that a user registered, and finds them by address for callers that speak in pointers.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pykvpool.errors import InvalidArgument, LimitExceeded, NotSupported
 from pykvpool.memory.copying import bytes_at, pinned
+from pykvpool.memory.device import DevicePiece, Piece, TensorLike, device_of, device_piece
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -24,21 +26,11 @@ MAX_PIECES = 16_384
 MAX_REGISTERED = 65_536
 
 
-@runtime_checkable
-class TensorLike(Protocol):
-    """What we need of a tensor (torch's method names)."""
-
-    def data_ptr(self) -> int: ...
-
-    def numel(self) -> int: ...
-
-    def element_size(self) -> int: ...
-
-    def is_contiguous(self) -> bool: ...
+P = TypeVar("P", memoryview, DevicePiece, Piece)
 
 
 def as_piece(value: object, *, writable: bool = False) -> memoryview:
-    """One buffer as a flat view of its bytes; no copy.
+    """One buffer in host memory as a flat view of its bytes; no copy.
 
     Raises:
         InvalidArgument: not a buffer, not C-contiguous, or read-only although `writable`.
@@ -65,27 +57,38 @@ def as_piece(value: object, *, writable: bool = False) -> memoryview:
     return view if view.ndim == 1 and view.format == "B" else view.cast("B")
 
 
-def as_pieces(data: object, *, writable: bool = False) -> list[memoryview]:
-    """A buffer, or a list or tuple of buffers, as pieces in order; no copy.
+def as_any_piece(value: object, *, writable: bool = False) -> Piece:
+    """One buffer in host or GPU memory as a piece; no copy. Raises as `as_piece`, but takes CUDA tensors."""
+    try:
+        memoryview(cast("Buffer", value))
+    except (TypeError, ValueError, BufferError):  # no host memory, or one that `as_piece` refuses with the reason
+        device = device_piece(value, writable=writable)
+        if device is not None:
+            return device
+    return as_piece(value, writable=writable)
+
+
+def as_pieces(data: object, *, writable: bool = False) -> list[Piece]:
+    """A buffer, or a list or tuple of buffers, in host or GPU memory or both, as pieces in order; no copy.
 
     Raises as `as_piece` (naming the piece), and `LimitExceeded`.
     """
     if not isinstance(data, (list, tuple)):
-        return [as_piece(data, writable=writable)]
+        return [as_any_piece(data, writable=writable)]
     if len(data) > MAX_PIECES:
         raise LimitExceeded(f"{len(data)} pieces for one object: at most {MAX_PIECES}")
-    pieces = []
+    pieces: list[Piece] = []
     for position, value in enumerate(data):
         try:
-            pieces.append(as_piece(value, writable=writable))
+            pieces.append(as_any_piece(value, writable=writable))
         except InvalidArgument as error:
             raise type(error)(f"piece {position}: {error.message}", **error.fields) from error
     return pieces
 
 
-def take(pieces: Sequence[memoryview], length: int) -> list[memoryview]:
+def take(pieces: Sequence[P], length: int) -> list[P]:
     """The first `length` bytes of `pieces`, as pieces. Raises `InvalidArgument` where there are fewer."""
-    taken: list[memoryview] = []
+    taken: list[P] = []
     missing = length
     for piece in pieces:
         if missing <= 0:
@@ -99,11 +102,8 @@ def take(pieces: Sequence[memoryview], length: int) -> list[memoryview]:
 
 
 def _tensor_piece(tensor: TensorLike) -> memoryview:
-    device = getattr(getattr(tensor, "device", None), "type", "cpu")
-    if device != "cpu":
-        raise NotSupported(
-            f"a tensor on {device!r} is not in host memory: copy it to the host, or use registered GPU memory"
-        )
+    if device_of(tensor) != "cpu":
+        raise NotSupported(f"a tensor on {device_of(tensor)!r} is not in host memory: copy it to the host first")
     if not tensor.is_contiguous():
         raise InvalidArgument("this tensor is not contiguous: call .contiguous() first")
     return bytes_at(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)

@@ -136,6 +136,12 @@ class MatchPrefix(_Command, frozen=True, tag="match_prefix"):
     lease_ms: int = 0
 
 
+class Watch(_Command, frozen=True, tag="watch"):
+    """Be told of blocks that leave these scopes from now on (`BlocksRemoved`), while connected. -> `Done`"""
+
+    scopes: tuple[ScopeId, ...]
+
+
 class Touch(_Command, frozen=True, tag="touch"):
     """Mark as just used. -> `Flags` (was it there)"""
 
@@ -234,6 +240,6 @@ class Hashed(_Command, frozen=True, tag="hashed"):
 
 Command = (
     Intern | PutStart | PutWait | PutForget | PutEnd | PutRevoke | GetReplicas | Renew | Release | Exists | MatchPrefix
-    | Touch | SetPin | Remove | RemoveAll | ListKeys | Stat | ClusterState | Heartbeat | Goodbye
+    | Watch | Touch | SetPin | Remove | RemoveAll | ListKeys | Stat | ClusterState | Heartbeat | Goodbye
     | Mount | Unmount | Fenced | Hashed
 )  # fmt: skip

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pykvpool.model.base import Tagged
-from pykvpool.model.ids import PutId, SegmentId, SessionId
+from pykvpool.model.ids import PutId, ScopeId, SegmentId, SessionId
 from pykvpool.model.objects import Extent
 
 
@@ -42,10 +42,17 @@ class DropSegment(_Instruction, frozen=True, tag="drop_segment"):
     segment: SegmentId
 
 
+class BlocksRemoved(_Instruction, frozen=True, tag="blocks_removed"):
+    """To who watches `scope`: these blocks have left the pool. Said once, and not again after a reconnect."""
+
+    scope: ScopeId
+    hashes: tuple[bytes, ...]
+
+
 class SessionOver(_Instruction, frozen=True, tag="session_over"):
     """Your session is expired or superseded; the reason is for people."""
 
     reason: str
 
 
-Instruction = Fence | HashExtents | DropSegment | SessionOver
+Instruction = Fence | HashExtents | DropSegment | BlocksRemoved | SessionOver

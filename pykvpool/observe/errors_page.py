@@ -45,6 +45,8 @@ ADVICE: dict[type[PoolError], str] = {
     errors.StalePut: "Put again: the earlier attempt was revoked, timed out (`put_ttl_ms`) or was taken over.",
     errors.TransferFailed: "Try again. The message names each fabric and replica that was tried; if one always fails, "
     "check its address and firewall.",
+    errors.GpuFailed: "An error of the driver usually lasts as long as the process: restart the engine. `pykvpool "
+    "doctor` says what works on this host.",
     errors.ChecksumMismatch: "Treat it as a miss. If it repeats on one node, suspect its memory or network card.",
     errors.Unavailable: "Check that the master runs and that the address is right: `pykvpool status --master ADDRESS`.",
     errors.DeadlineExceeded: "Try again with a longer `timeout_s`, or look at the load of the master and the network.",

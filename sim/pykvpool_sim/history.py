@@ -10,7 +10,7 @@ import enum
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -48,12 +48,22 @@ class Operation:
     value: Value = None
 
 
+class Listener(Protocol):
+    """Hears a history as it grows."""
+
+    def invoked(self, operation: Operation) -> None: ...
+
+    def returned(self, operation: Operation) -> None: ...
+
+
 @dataclass(slots=True)
 class History:
     """Grows with the run, in the order in which things happened."""
 
     #: Reads the world's time.
     now_ns: Callable[[], int]
+    #: Told of each invocation and return, when it happens.
+    listener: Listener | None = None
     operations: list[Operation] = field(default_factory=list)
     _happened: int = 0
 
@@ -61,6 +71,8 @@ class History:
         """A call begins."""
         operation = Operation(len(self.operations), process, name, arguments, self.now_ns(), self._next())
         self.operations.append(operation)
+        if self.listener is not None:
+            self.listener.invoked(operation)
         return operation
 
     def returns(self, operation: Operation, outcome: Outcome, value: Value = None) -> None:
@@ -71,6 +83,8 @@ class History:
             )
         operation.outcome, operation.value = outcome, value
         operation.returned_ns, operation.returned_at = self.now_ns(), self._next()
+        if self.listener is not None:
+            self.listener.returned(operation)
 
     async def record(
         self,

@@ -161,7 +161,8 @@ class SimLoop(NoEscapes):
 
     def _turn(self, goal: str) -> None:
         """Run one callback, or else move time to the next timer."""
-        self._ready.add_all(self._timers.pop_due(self.now_ns))
+        if self._timers.first_ns <= self.now_ns:
+            self._ready.add_all(self._timers.pop_due(self.now_ns))
         entry = self._ready.take(self.chooser)
         if entry is None:
             self._move_time(goal)
@@ -171,7 +172,7 @@ class SimLoop(NoEscapes):
             last = "\n".join(self.trace.entries()[-10:])
             raise Livelock(f"{self._at_this_instant:,} callbacks at {self.now_ns / NS_PER_S} s; the last:\n{last}")
         self.trace.executed(self.now_ns, entry.identity)
-        task = task_of(entry.handle._callback)  # type: ignore[attr-defined]
+        task = entry.task
         entry.handle._run()
         if task is not None and task.done():
             self._tasks.pop(task.number, None)
@@ -180,7 +181,8 @@ class SimLoop(NoEscapes):
         del task, entry
         if self.trace.executed_count % _COLLECT_EVERY == 0:
             gc.collect()
-        self._raise_unhandled()
+        if self._unhandled:
+            self._raise_unhandled()
 
     def _move_time(self, goal: str) -> None:
         next_ns = self._timers.next_ns()
@@ -241,7 +243,11 @@ class SimLoop(NoEscapes):
 
     def call_world_at(self, world_ns: int, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> asyncio.TimerHandle:
         """A callback of the world's own, at a time of its own clock, whoever asks for it."""
-        return Context().run(lambda: self.call_at(world_ns / NS_PER_S, callback, *args))
+        self._check_closed()
+        context = Context()
+        handle = asyncio.TimerHandle(world_ns / NS_PER_S, callback, args, self, context)
+        self._timers.add(Timer(world_ns, next(self._numbers), self._entry(handle, callback, context)))
+        return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self._timers.note_cancelled()
@@ -250,9 +256,9 @@ class SimLoop(NoEscapes):
         life = context.get(CURRENT_LIFE)
         task = task_of(callback)
         if task is not None:
-            return Entry(handle, life, task.number, identity_of(callback))
+            return Entry(handle, life, task.number, task.identity, task)
         owner, strand = ("world", 0) if life is None else (life.name, -life.number)
-        return Entry(handle, life, strand, f"{owner} {identity_of(callback)}")
+        return Entry(handle, life, strand, f"{owner} {identity_of(callback)}", None)
 
     def _add(self, entry: Entry) -> None:
         if entry.life is not None and entry.life.state is State.DEAD:

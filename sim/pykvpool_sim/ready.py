@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pykvpool_sim.choosers import CHOICE_WINDOW, Chooser, Fifo
 from pykvpool_sim.life import Life, State
+from pykvpool_sim.tasks import SimTask
 
 #: Entries looked at for one choice. One strand with a long queue must not make every choice walk all of it.
 _SCAN_LIMIT = 4 * CHOICE_WINDOW
@@ -32,6 +35,8 @@ class Entry:
     strand: int
     #: See `pykvpool_sim.tasks.identity_of`.
     identity: str
+    #: The task whose step it is; None for plain callbacks.
+    task: SimTask[Any] | None
 
 
 class ReadyQueue:
@@ -51,17 +56,20 @@ class ReadyQueue:
 
     def take(self, chooser: Chooser) -> Entry | None:
         """Removes and returns what `chooser` wants to run; None: nothing can. Parks a paused life's entries."""
+        entries = self._entries
+        if not entries:
+            return None
         strands: list[int] = []
         positions: list[int] = []
         window = 1 if isinstance(chooser, Fifo) else CHOICE_WINDOW
         position = 0
-        while position < len(self._entries) and len(strands) < window and position < _SCAN_LIMIT:
-            entry = self._entries[position]
+        while position < len(entries) and len(strands) < window and position < _SCAN_LIMIT:
+            entry = entries[position]
             if entry.handle.cancelled():
-                del self._entries[position]
+                del entries[position]
             elif entry.life is not None and entry.life.state is State.PAUSED:
                 entry.life.parked.append(entry)
-                del self._entries[position]
+                del entries[position]
             else:
                 if entry.strand not in strands:
                     strands.append(entry.strand)
@@ -70,8 +78,8 @@ class ReadyQueue:
         if not strands:
             return None
         chosen = positions[chooser.choose(strands)] if len(strands) > 1 else positions[0]
-        entry = self._entries[chosen]
-        del self._entries[chosen]
+        entry = entries[chosen]
+        del entries[chosen]
         return entry
 
     def withdraw(self, life: Life) -> list[Entry]:
@@ -82,13 +90,12 @@ class ReadyQueue:
         return gone
 
 
-@dataclass(slots=True, order=True)
-class Timer:
-    """A handle that becomes ready at a time."""
+class Timer(NamedTuple):
+    """A handle that becomes ready at a time. No two have one number, so entries are never compared."""
 
     world_ns: int
     number: int
-    entry: Entry = field(compare=False)
+    entry: Entry
 
 
 class TimerQueue:
@@ -96,16 +103,20 @@ class TimerQueue:
 
     def __init__(self) -> None:
         self._heap: list[Timer] = []
+        #: No timer is due before: looked at in every turn, so it is kept at hand. (A cancelled one may be the first.)
+        self.first_ns: float = math.inf
         #: Cancellations since the last sweep.
         self._cancelled_count = 0
 
     def add(self, timer: Timer) -> None:
         heapq.heappush(self._heap, timer)
+        self.first_ns = min(self.first_ns, timer.world_ns)
 
     def next_ns(self) -> int | None:
         """When the next timer that still counts is due; None where there is none."""
         while self._heap and self._heap[0].entry.handle.cancelled():
             heapq.heappop(self._heap)
+        self.first_ns = self._heap[0].world_ns if self._heap else math.inf
         return self._heap[0].world_ns if self._heap else None
 
     def pop_due(self, now_ns: int) -> list[Entry]:
@@ -131,3 +142,4 @@ class TimerQueue:
     def _keep(self, wanted: Callable[[Timer], bool]) -> None:
         self._heap = [timer for timer in self._heap if wanted(timer)]
         heapq.heapify(self._heap)
+        self.first_ns = self._heap[0].world_ns if self._heap else math.inf

@@ -41,6 +41,8 @@ class SimTask(asyncio.Task[T]):
         # Before the base class, which puts the task in a set at once.
         self.number = number
         self.life: Life | None = context.get(CURRENT_LIFE)
+        #: What the trace calls it.
+        self.identity = f"{number}:{getattr(coroutine, '__qualname__', '?')}"
         owner = self.life.name if self.life is not None else "world"
         super().__init__(coroutine, loop=loop, name=name or f"{owner}/{number}", context=context)
 
@@ -62,7 +64,7 @@ class SimFuture(asyncio.Future[T]):
 def task_of(callback: object) -> SimTask[Any] | None:
     """The task whose step or wake-up `callback` is; None for a plain callback."""
     owner = getattr(callback, "__self__", None)
-    return owner if isinstance(owner, SimTask) else None
+    return owner if type(owner) is SimTask else None
 
 
 def identity_of(callback: object) -> str:
@@ -70,9 +72,23 @@ def identity_of(callback: object) -> str:
     own functions share one name, because versions of Python call them differently."""
     task = task_of(callback)
     if task is not None:
-        return f"{task.number}:{getattr(task.get_coro(), '__qualname__', '?')}"
+        return task.identity
     while isinstance(callback, functools.partial):
         callback = callback.func
+    code = getattr(callback, "__code__", None)
+    if code is None:
+        return _name(callback)
+    name = _names.get(code)
+    if name is None:
+        name = _names[code] = _name(callback)
+    return name
+
+
+#: Names that were looked up, by a function's code: closures are made anew all the time, code is not.
+_names: dict[object, str] = {}
+
+
+def _name(callback: object) -> str:
     if str(getattr(callback, "__module__", "")).partition(".")[0] in ("asyncio", "_asyncio"):
         return "asyncio"
     return str(getattr(callback, "__qualname__", type(callback).__qualname__))

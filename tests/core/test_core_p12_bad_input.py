@@ -54,6 +54,8 @@ REFUSED = [
     (commands.RemoveAll(pattern="*" * 2_000), LimitExceeded, "pattern"),
     (commands.RemoveAll(scopes=(ZERO, ScopeId(7))), InvalidArgument, "scope 7"),
     (commands.RemoveAll(scopes=(ZERO,) * (MAX_SCOPES + 1)), LimitExceeded, str(MAX_SCOPES)),
+    (commands.Watch((ZERO, ScopeId(7))), InvalidArgument, "scope 7"),
+    (commands.Watch((ZERO,) * (MAX_SCOPES + 1)), LimitExceeded, str(MAX_SCOPES)),
     (commands.Intern((Scope(""),)), InvalidArgument, "namespace"),
     (commands.Intern((Scope("n", group=-1),)), InvalidArgument, "group"),
     (commands.Intern((Scope("n" * 300),)), LimitExceeded, "namespace"),

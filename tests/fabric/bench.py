@@ -1,7 +1,8 @@
 """What the conformance suite runs on: a backend (how to build one fabric), a bench (an owner and its peers), and ways
 to hold a transfer in the middle.
 
-A further fabric joins the suite by describing itself as a `Backend`.
+`BACKENDS` is the one list of all fabrics. A further fabric joins the suite by describing itself as a `Backend` there;
+`run_on` knows where it lives, on a real event loop or in a simulated world.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pykvpool.fabric.base import FabricClient, FabricServer, Peer, Read, Write
 from pykvpool.fabric.inproc import InprocRegistry
 from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import ClientSettings, ServerSettings, build_client, build_server
+from pykvpool.fabric.verbs import DeviceName
 from pykvpool.memory.segment import MemorySegment
 from pykvpool.model.ids import NodeName, PutId, SegmentId
 from pykvpool.model.objects import SegmentDescriptor
@@ -44,6 +46,8 @@ class Backend:
     owner_is_asked: bool = True
     #: Bytes travel through something that can be held by a relay; else copies run in offload threads.
     on_the_wire: bool = False
+    #: Ways that the operations of a batch are dealt out over. With more than one, the last may begin before the first.
+    lanes: int = 1
 
 
 BACKENDS = (
@@ -54,6 +58,9 @@ BACKENDS = (
     Backend("tcp+token", "tcp", token="open sesame", on_the_wire=True),
     Backend("rdma", "rdma", owner_is_asked=False, on_the_wire=True),
     Backend("rdma+token", "rdma", token="open sesame", owner_is_asked=False, on_the_wire=True),
+    Backend("sim", "sim", owner_is_asked=False, on_the_wire=True),
+    Backend("sim two lanes", "sim", owner_is_asked=False, on_the_wire=True, lanes=2),
+    Backend("sim one machine", "sim", zero_copy=True, owner_is_asked=False, on_the_wire=True),
 )
 
 
@@ -101,13 +108,34 @@ class HeldOffload:
         await self._inner.run(lambda: None)
 
 
+class Card(Protocol):
+    """A device that can be held (see `fake_verbs`)."""
+
+    under_way: int
+
+    def hold(self) -> None: ...
+
+    def step(self, count: int) -> int: ...
+
+    def release(self) -> None: ...
+
+
+@runtime_checkable
+class Holdable(Protocol):
+    """A `Verbs` whose devices can be held."""
+
+    def devices(self) -> list[DeviceName]: ...
+
+    def __getitem__(self, name: str) -> Card: ...
+
+
 class HeldCards:
     """Cards that take requests and carry some of them out, until they are released."""
 
     #: Carried out before the rest is held: so that a transfer has a middle.
     STEPS = 3
 
-    def __init__(self, verbs: FakeVerbs) -> None:
+    def __init__(self, verbs: Holdable) -> None:
         self._cards = [verbs[device.name] for device in verbs.devices()]
         for card in self._cards:
             card.hold()
@@ -172,7 +200,7 @@ class Bench:
         """A peer whose next big transfer stops in the middle, and the descriptor it must use."""
         if self.backend.scheme == "rdma":
             client = self.client(peer)
-            assert isinstance(self.rdma.verbs, FakeVerbs)
+            assert isinstance(self.rdma.verbs, Holdable)
             # Connected beforehand: what is held is the transfer.
             await client.read([self.read(0, bytearray(1))], TIMEOUT_S)
             return client, self.segment, HeldCards(self.rdma.verbs)
@@ -205,12 +233,16 @@ def replace_endpoint(segment: SegmentDescriptor, endpoint: str) -> SegmentDescri
 
 
 @contextlib.asynccontextmanager
-async def open_bench(backend: Backend, folder: Path) -> AsyncIterator[Bench]:
+async def open_bench(
+    backend: Backend, folder: Path, rdma: RdmaSettings | None = None, owner_rdma: RdmaSettings | None = None
+) -> AsyncIterator[Bench]:
+    """With fake cards for rdma, unless told otherwise: `rdma` for the peers, `owner_rdma` for the owner."""
     runtime = real_runtime()
     inproc = InprocRegistry()
-    rdma = RdmaSettings(verbs=FakeVerbs("card0", "card1"))
+    rdma = rdma or RdmaSettings(verbs=FakeVerbs("card0", "card1"))
+    owner_rdma = owner_rdma or rdma
     settings = ServerSettings(
-        runtime, token=backend.token, shm_path=str(folder / "data.sock"), inproc=inproc, cluster="test", rdma=rdma
+        runtime, token=backend.token, shm_path=str(folder / "data.sock"), inproc=inproc, cluster="test", rdma=owner_rdma
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runtime.offload.close)
@@ -223,3 +255,18 @@ async def open_bench(backend: Backend, folder: Path) -> AsyncIterator[Bench]:
             SegmentId(1), memory.generation, NodeName("owner"), memory.size_bytes, (server.export(memory),)
         )
         yield Bench(backend, server, memory, segment, runtime, inproc, stack, rdma)
+
+
+def run_on(backend: Backend, folder: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    """Run a scenario of the suite where the fabric lives."""
+    if backend.scheme == "sim":
+        from tests.sim.fabric_bench import run_in_a_world
+
+        run_in_a_world(backend, scenario)
+        return
+
+    async def really() -> None:
+        async with open_bench(backend, folder) as bench:
+            await scenario(bench)
+
+    asyncio.run(really())

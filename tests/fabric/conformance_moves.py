@@ -30,7 +30,7 @@ def odd_pieces(data: bytearray, draw: random.Random) -> list[memoryview]:
 
 
 class Moves:
-    """Needs the fixtures `bench` and `backend`."""
+    """Each test is given a `bench`, and the `backend` where it asks."""
 
     @pytest.mark.parametrize("size", [1, 4096, 64 * 1024 + 1, BIG_BYTES])
     async def test_what_was_written_is_read_back_with_its_checksum(self, bench: Bench, size: int) -> None:

@@ -39,6 +39,10 @@ LIMITS = Limits(
 )
 
 
+#: Below it nothing is mapped in any process (vm.mmap_min_addr).
+FIRST_ADDRESS = 65_536
+
+
 class Network:
     """What joins the devices. Numbers of queue pairs are unique on it, so that a mix-up of ends is noticed."""
 
@@ -152,7 +156,7 @@ class FakeDevice:
         number = 0
         if self._refusals:
             number = self._refusals.pop(0)
-        elif not address:
+        elif address < FIRST_ADDRESS:
             number = errno.EFAULT
         elif not 0 < length <= self.limits.max_mr_size_bytes:
             number = errno.EINVAL

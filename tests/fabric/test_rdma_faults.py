@@ -37,6 +37,33 @@ async def test_one_failed_request_is_repeated_over_a_new_queue_pair(opcode: Opco
         await until(lambda: link.lanes == 2)
 
 
+@pytest.mark.parametrize("status", [Status.RETRY_EXCEEDED, Status.LOCAL_QP_OPERATION])
+@pytest.mark.parametrize("opcode", [READ, WRITE])
+async def test_a_request_whose_every_lane_breaks_once_is_not_to_blame(opcode: Opcode, status: Status) -> None:
+    """An interface was removed: all queue pairs of its device failed at once, one after the other under one request."""
+    async with stage(near=("near0",), far=("far0",), queue_pairs=2) as here:
+        await here.connected()
+        here.memory.view[:5] = b"hello"
+        for _ in range(2):
+            here.near[0].fail_next(status, opcode)
+        if opcode is READ:
+            assert await here.read(0, 5) == b"hello"
+        else:
+            assert (await here.write(0, b"there")).error is None
+            assert here.memory.view[:5] == b"there"
+
+
+async def test_a_path_that_takes_small_requests_only_is_given_up_before_the_deadline() -> None:
+    """Packets of full size are lost: each new queue pair proves itself with a small read, and then breaks."""
+    async with stage(near=("near0",), far=("far0",), queue_pairs=2) as here:
+        await here.connected()
+        for _ in range(100):
+            here.near[0].fail_next(Status.RETRY_EXCEEDED, WRITE)
+        outcome = await here.write(0, b"a large one")
+        assert isinstance(outcome.error, TransferFailed)
+        assert outcome.error.fields["status"] == str(Status.RETRY_EXCEEDED)
+
+
 async def test_a_key_that_is_refused_again_and_again_is_a_failure_with_peer_device_and_status() -> None:
     async with stage(near=("near0",), far=("far0",)) as here:
         await here.connected()

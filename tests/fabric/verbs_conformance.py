@@ -249,9 +249,10 @@ class VerbsConformance:
         assert failed.status is Status.REMOTE_ACCESS
         assert memory[0:64] == bytes(64)
 
-    async def test_memory_that_is_not_there_cannot_be_registered(self, rig: Rig) -> None:
+    @pytest.mark.parametrize("address", [0, 4096])
+    async def test_memory_that_is_not_there_cannot_be_registered(self, rig: Rig, address: int) -> None:
         with pytest.raises(VerbsError, match="register") as caught:
-            rig.a.domain.register(0, 4096, ALL)
+            rig.a.domain.register(address, 4096, ALL)
         assert caught.value.device == rig.a.context.name
         assert caught.value.errno in (0, errno.EFAULT, errno.EINVAL, errno.ENOMEM)
 

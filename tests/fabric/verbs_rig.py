@@ -21,6 +21,7 @@ from pykvpool.fabric.verbs import (
     Opcode,
     Path,
     Piece,
+    Port,
     ProtectionDomain,
     QueuePair,
     QueuePairLimits,
@@ -57,9 +58,9 @@ class Memory:
         self.map[where] = data
 
 
-def best_gid(context: DeviceContext) -> Gid:
+def best_gid(port: Port) -> Gid:
     """RoCE v2 with an IPv4 address."""
-    return next(gid for gid in context.port(1).gids if gid.type is GidType.ROCE_V2 and gid.ipv4)
+    return next(gid for gid in port.gids if gid.type is GidType.ROCE_V2 and gid.ipv4)
 
 
 @dataclass
@@ -72,6 +73,7 @@ class End:
     memory: Memory
     region: MemoryRegion
     gid: Gid
+    mtu_bytes: int
     pairs: list[QueuePair] = field(default_factory=list)
     regions: list[MemoryRegion] = field(default_factory=list)
     ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -82,10 +84,10 @@ class End:
         return pair
 
     def described(self, pair: QueuePair, psn: int) -> RemoteQueuePair:
-        return RemoteQueuePair(pair.number, psn, self.gid.address, 0, self.context.port(1).active_mtu_bytes)
+        return RemoteQueuePair(pair.number, psn, self.gid.address, 0, self.mtu_bytes)
 
     def path(self) -> Path:
-        return Path(1, self.gid.index, self.context.port(1).active_mtu_bytes, read_depth=4)
+        return Path(1, self.gid.index, self.mtu_bytes, read_depth=4)
 
     def request(
         self,
@@ -121,9 +123,9 @@ class End:
                     self.completions.take_event()
                     woken.clear()
                     self.completions.arm()
-                    while batch := self.completions.poll(count - len(found)):
+                    while len(found) < count and (batch := self.completions.poll(count - len(found))):
                         found += batch
-                    if len(found) >= count:
+                    if len(found) == count:
                         return found
                     await woken.wait()
         finally:
@@ -170,10 +172,11 @@ class Rig:
 
 def open_end(verbs: Verbs, device: str, size: int = 1 << 20) -> End:
     context = verbs.open(device)
+    port = context.port(1)
     domain = context.protection_domain()
     memory = Memory(size)
     region = domain.register(memory.address, size, ALL)
-    return End(context, domain, context.completion_queue(256), memory, region, best_gid(context))
+    return End(context, domain, context.completion_queue(256), memory, region, best_gid(port), port.active_mtu_bytes)
 
 
 @contextlib.asynccontextmanager

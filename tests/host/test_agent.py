@@ -22,7 +22,7 @@ from pykvpool.host.agent.port import AgentPort
 from pykvpool.host.agent.rank import Rank, Where
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import AgentServer
-from pykvpool.host.port import BlockGroup, Found, Lapsed, LoadJob, Question, Run
+from pykvpool.host.port import BlockGroup, Found, Lapsed, LoadJob, Question, Removed, Run
 from pykvpool.runtime import real_runtime
 from tests.host.stage import SCOPE, Engine, Memory, chain, until
 
@@ -93,13 +93,18 @@ def test_a_reset_through_one_engine_process_fences_the_saves_of_the_others(pool,
     scheduler, worker = engine_of(pool, "scheduler").connected(), engine_of(pool, "worker").connected()
     memory = Memory(blocks=256).fill()
     jobs = [worker.begin_save(memory.group(chain(256, f"job{number}"), range(256))) for number in range(6)]
+
+    def reached() -> int:
+        running = pool.on_loop(lambda: sum(len(each.work._saves) for each in pool.agent()._attached))
+        return running + len(worker.look())
+
+    until(lambda: reached() >= 6, "the node has not heard of all saves")
     assert scheduler.port.reset((SCOPE,), 10.0) is True
+    for job in jobs:
+        end = worker.end_of(job)
+        assert end.stored + end.existed + end.dropped == 256
     questions = [Question((SCOPE,), chain(1, f"job{number}")) for number in range(6)]
-    ends = [worker.end_of(job) for job in jobs]
-    assert all(end.stored + end.existed + end.dropped == 256 for end in ends)
-    fenced = [end.job_id for end in ends if end.reasons.get("fenced")]
-    if len(fenced) == 6:  # all had reached the node before the reset
-        assert scheduler.lookup(*questions).found == (Found(0),) * 6
+    assert scheduler.lookup(*questions).found == (Found(0),) * 6
 
 
 ENGINE = """
@@ -132,6 +137,21 @@ def test_an_engine_process_that_is_killed_leaves_nothing_behind(pool, engine_of)
     until(lambda: not pool.on_loop(lambda: pool.core._context.state.puts.by_id), "its puts are still open")
     memory = Memory().fill()
     assert survivor.load(memory.group(chain(8), range(8))).loaded
+
+
+def test_what_one_engine_watches_is_told_to_it_alone_also_by_the_next_node(pool, engine_of):
+    engine, neighbour = engine_of(pool, "a").connected(), engine_of(pool, "b").connected()
+    engine.port.watch((SCOPE,))
+    until(lambda: pool.on_loop(lambda: bool(pool.core._context.watching.by_scope)))
+    pool.end_agent()
+    pool.agent()
+    assert engine.take(lambda event: isinstance(event, Removed)) == Removed(SCOPE, ())
+    memory = Memory().fill()
+    until(lambda: pool.on_loop(lambda: bool(pool.core._context.watching.by_scope)))
+    assert neighbour.connected().save(memory.group(chain(2), range(2))).stored == 2
+    assert neighbour.port.reset((SCOPE,), 10.0) is True
+    assert engine.take(lambda event: isinstance(event, Removed)).keys == chain(2)
+    assert not [event for event in neighbour.look() if isinstance(event, Removed)]
 
 
 def test_p10_jobs_fail_at_once_when_the_node_goes_and_the_next_node_is_found(pool, engine_of):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from pykvpool.core.config import CoreConfig
-from pykvpool.host.port import Found, Lapsed, Question
+from pykvpool.host.port import Found, Lapsed, Question, Removed
 from tests.host.stage import MIB, OTHER_MODEL, OTHER_RANK, SCOPE, Memory, chain, until
 
 
@@ -145,6 +147,25 @@ def test_a_hold_that_is_lost_with_the_master_is_told(make_pool, attach):
     assert engine.end_of(held.lookup_id) == Lapsed(held.lookup_id)
 
 
+def test_p9_the_engines_thread_never_waits_for_the_ports(pool, attach):
+    """Whatever holds the port's thread up: here it stands still altogether."""
+    engine, memory = attach(pool).connected(), Memory().fill()
+    go_on = threading.Event()
+    engine.port._thread.post(go_on.wait)
+    asked = []
+    for number in range(300):
+        asked.append(engine.begin_save(memory.group(chain(2, f"s{number}"), range(2))))
+        asked.append(engine.begin_load(memory.group(chain(2, f"s{number}"), range(2, 4))))
+        asked.append(engine.begin_lookup(Question((SCOPE,), chain(2))))
+        engine.port.release(engine.begin_lookup(Question((SCOPE,), chain(2))))
+        engine.port.watch((SCOPE,))
+        assert engine.look() == []
+    engine.port.fence()
+    go_on.set()
+    for ident in asked:
+        engine.end_of(ident)
+
+
 def test_p9_the_pool_may_be_absent_at_the_start(make_pool, attach):
     pool = make_pool()
     pool.start(nodes=0)
@@ -196,26 +217,57 @@ def test_a_reset_leaves_nothing_of_its_scopes_and_everything_of_others(pool, att
     assert held.found == (Found(9),)
 
 
-def test_a_reset_fences_the_saves_of_every_port_of_the_process(pool, attach):
-    scheduler, worker = attach(pool, "scheduler").connected(), attach(pool, "worker").connected()
-    memory = Memory(blocks=256).fill()
-    jobs = [worker.begin_save(memory.group(chain(256, f"job{number}"), range(256))) for number in range(6)]
-    other = worker.begin_save(memory.group(chain(20), range(20), OTHER_MODEL))
-    assert scheduler.port.reset((SCOPE,), 10.0) is True
-    assert worker.end_of(other).stored == 20, "a save of another model was fenced"
-    assert worker.end_of(jobs[-1]).reasons == {"fenced": 256}
-    assert (
-        scheduler.lookup(*[Question((SCOPE,), chain(1, f"job{number}")) for number in range(6)]).found
-        == (Found(0),) * 6
-    )
-
-
 def test_a_reset_without_a_pool_is_not_confirmed(make_pool, attach):
     pool = make_pool()
     pool.start(nodes=0)
     pool.kill_master()
     engine = attach(pool)
     assert engine.port.reset((SCOPE,), 5.0) is False
+
+
+def removed(engine, count):
+    """Keys that the port says have left SCOPE, once there are so many."""
+    keys = set()
+
+    def enough() -> bool:
+        for event in [event for event in engine.look() if isinstance(event, Removed)]:
+            engine.look().remove(event)
+            assert event.scope == SCOPE
+            keys.update(event.keys)
+        return len(keys) >= count
+
+    until(enough, "it was not told")
+    return keys
+
+
+def test_a_port_tells_of_blocks_that_leave_the_scopes_it_watches(make_pool, attach):
+    pool = make_pool(size_bytes=MIB).start()
+    engine, other = attach(pool, "a").connected(), attach(pool, "b").connected()
+    memory = Memory(blocks=8, layers=1, piece_bytes=64 << 10).fill()  # eight blocks fill the pool
+    engine.port.watch((SCOPE, OTHER_RANK))
+    until(lambda: len(pool.on_loop(lambda: dict(pool.core._context.watching.by_scope))) == 2)
+    other.save(memory.group(chain(4), range(4)), memory.group(chain(2, "x"), range(2), OTHER_MODEL))
+    other.save(memory.group(chain(8, "flood"), range(8), OTHER_MODEL))
+    assert removed(engine, 4) == set(chain(4)), "evicted by somebody else"
+    other.port.reset((OTHER_MODEL,), 10.0)
+    other.save(memory.group(chain(3, "n"), range(3)))
+    assert other.port.reset((SCOPE,), 10.0) is True
+    assert removed(engine, 3) == set(chain(3, "n"))
+    assert not [event for event in other.look() if isinstance(event, Removed)], "it does not watch"
+
+
+def test_a_port_that_lost_sight_of_a_scope_says_so(pool, attach):
+    engine = attach(pool).connected()
+    engine.port.watch((SCOPE,))
+    until(lambda: pool.on_loop(lambda: bool(pool.core._context.watching.by_scope)))
+    pool.kill_master()
+    pool.start()
+    assert engine.take(lambda event: isinstance(event, Removed)) == Removed(SCOPE, ())
+    memory = Memory().fill()
+    until(lambda: pool.on_loop(lambda: bool(pool.core._context.watching.by_scope)))
+    until(lambda: engine.save(memory.group(chain(2), range(2)), timeout_ms=1_000).stored == 2)
+    assert engine.port.reset((SCOPE,), 10.0) is True
+    assert removed(engine, 2) == set(chain(2))
 
 
 def test_closing_lets_saves_finish(pool, attach):

@@ -99,3 +99,11 @@ def test_a_container_limit_counts_where_it_is_tighter_than_the_host(tmp_path: Pa
 
 def test_a_system_that_tells_nothing_is_not_an_error(tmp_path: Path) -> None:
     assert available_bytes(tmp_path, tmp_path) is None
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"MemAvailable:", b"MemAvailable: much kB"])
+def test_a_file_that_no_kernel_wrote_tells_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "self").mkdir()
+    for name in ("meminfo", "self/cgroup"):
+        (tmp_path / name).write_bytes(content)
+    assert available_bytes(tmp_path, tmp_path / "nowhere") is None

@@ -7,11 +7,11 @@ never to the work tree. Its checks are run one after the other, cheapest first, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-#: What one check may take before the mutation counts as not found by it. A loaded two-core machine included.
+#: What a selection of tests may take before the mutation counts as not found by it. A loaded two-core machine included.
 BUDGET_S = 60.0
 
 
@@ -25,6 +25,11 @@ class Check(Protocol):
     @property
     def label(self) -> str:
         """Names it in tables, and for ``--without``."""
+        ...
+
+    @property
+    def budget_s(self) -> float:
+        """Seconds it may take; then it has found nothing."""
         ...
 
     def command(self, python: str) -> list[str]:
@@ -56,6 +61,7 @@ class Selection:
     """A selection of tests, as pytest takes it: a file, or one test in it."""
 
     where: str
+    budget_s: float = BUDGET_S
 
     @property
     def label(self) -> str:
@@ -90,6 +96,8 @@ class Mutation:
     new: str
     #: Who ought to find it, cheapest first.
     checks: tuple[Check, ...]
+    #: Who ought to find it besides: seeds of the simulator. None: that is not asked of it.
+    simulation: Check | None = None
 
     def applied_to(self, text: str) -> str:
         """The file's text with the fault in it. Raises `StalePatch`."""
@@ -125,13 +133,10 @@ def selections(*where: str) -> tuple[Check, ...]:
 def without(mutations: Sequence[Mutation], pattern: str) -> list[Mutation]:
     """The same mutations, every check whose label contains `pattern` switched off."""
     return [
-        Mutation(
-            each.name,
-            each.rule,
-            each.file,
-            each.old,
-            each.new,
-            tuple(check for check in each.checks if pattern not in check.label),
+        replace(
+            each,
+            checks=tuple(check for check in each.checks if pattern not in check.label),
+            simulation=each.simulation if each.simulation and pattern not in each.simulation.label else None,
         )
         for each in mutations
     ]

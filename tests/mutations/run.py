@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutations.mutation import BUDGET_S, Check, Mutation, StalePatch, Verdict
+from tests.mutations.mutation import Check, Mutation, StalePatch, Verdict
 from tests.mutations.scratch import copy_of, copy_repository, environment
 
 
@@ -29,20 +29,38 @@ class Result:
     verdict: Verdict
     #: Of the checks that ran, copying not included.
     seconds: float
+    #: What the simulator found, and how long it took; None: it was not asked.
+    simulated: Verdict | None = None
+    simulated_s: float = 0.0
+
+    @property
+    def found(self) -> bool:
+        """By everyone who ought to."""
+        asked = bool(self.mutation.checks) or self.simulated is not None
+        by_tests = self.verdict.found or not self.mutation.checks
+        return asked and by_tests and (self.simulated is None or self.simulated.found)
 
     @property
     def words(self) -> str:
-        if self.verdict.found:
-            return f"found by {self.verdict.finder}"
-        if not self.mutation.checks:
+        if not self.mutation.checks and self.simulated is None:
             return "SURVIVED: no check looks for it"
-        return f"SURVIVED: {self.verdict.trouble}" if self.verdict.trouble else "SURVIVED"
+        said = [_words("", self.verdict)] if self.mutation.checks else []
+        if self.simulated is not None:
+            said.append(_words("the simulator: ", self.simulated))
+        return "; ".join(said)
+
+
+def _words(who: str, verdict: Verdict) -> str:
+    if verdict.found:
+        return f"{who}{'' if who else 'found by '}{verdict.finder}"
+    return f"{who}SURVIVED: {verdict.trouble}" if verdict.trouble else f"{who}SURVIVED"
 
 
 class Runner:
     """One scratch directory, one healthy copy in it."""
 
-    def __init__(self, scratch: Path, jobs: int, budget_s: float = BUDGET_S) -> None:
+    def __init__(self, scratch: Path, jobs: int, budget_s: float | None = None) -> None:
+        """`budget_s`: of every check, in place of its own."""
         self._scratch = scratch
         self._jobs = jobs
         self._budget_s = budget_s
@@ -60,7 +78,9 @@ class Runner:
 
     def baseline(self, mutations: Sequence[Mutation], tell: Callable[[str], None]) -> list[str]:
         """What is wrong with the checks themselves: those that fail, or say nothing, where nothing is broken."""
-        checks: dict[str, Check] = {check.label: check for each in mutations for check in each.checks}
+        checks: dict[str, Check] = {}
+        for each in mutations:
+            checks |= {check.label: check for check in (*each.checks, each.simulation) if check is not None}
         wrong: list[str] = []
         with ThreadPoolExecutor(self._jobs) as pool:
             runs = {pool.submit(self._check, self._healthy, check): label for label, check in checks.items()}
@@ -79,7 +99,8 @@ class Runner:
             runs = [pool.submit(self._try, each, copy) for each, copy in zip(mutations, copies, strict=True)]
             for number, run in enumerate(as_completed(runs), 1):
                 result = run.result()
-                tell(f"{number}/{len(runs)}  {result.seconds:5.1f} s  {result.mutation.name}: {result.words}")
+                seconds = result.seconds + result.simulated_s
+                tell(f"{number}/{len(runs)}  {seconds:5.1f} s  {result.mutation.name}: {result.words}")
         return [run.result() for run in runs]
 
     def _copies(self, mutations: Sequence[Mutation]) -> list[Path]:
@@ -97,9 +118,12 @@ class Runner:
             total_s += seconds
             if verdict.found:
                 break
-        return Result(mutation, verdict, total_s)
+        if mutation.simulation is None:
+            return Result(mutation, verdict, total_s)
+        return Result(mutation, verdict, total_s, *self._check(copy, mutation.simulation))
 
     def _check(self, root: Path, check: Check) -> tuple[Verdict, float]:
+        budget_s = self._budget_s or check.budget_s
         started = time.monotonic()
         process = subprocess.Popen(
             check.command(sys.executable),
@@ -112,9 +136,9 @@ class Runner:
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=self._budget_s)
+            output, _ = process.communicate(timeout=budget_s)
         except subprocess.TimeoutExpired:
-            return Verdict(False, trouble=f"over its budget of {self._budget_s:g} s"), time.monotonic() - started
+            return Verdict(False, trouble=f"over its budget of {budget_s:g} s"), time.monotonic() - started
         finally:
             # A session of its own: whatever the tests started goes with them.
             with contextlib.suppress(ProcessLookupError):

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.mutations.mutation import Mutation
-from tests.mutations.rows import client, fabrics, master, objects, space
+from tests.mutations.rows import client, fabrics, gpu, master, objects, regressions, space
+from tests.mutations.simulated import SIMULATED
 
 MUTATIONS: tuple[Mutation, ...] = (
-    *space.MUTATIONS,
-    *objects.MUTATIONS,
-    *master.MUTATIONS,
-    *client.MUTATIONS,
-    *fabrics.MUTATIONS,
+    *(
+        replace(each, simulation=SIMULATED.get(each.name))
+        for each in (
+            *space.MUTATIONS,
+            *objects.MUTATIONS,
+            *master.MUTATIONS,
+            *client.MUTATIONS,
+            *fabrics.MUTATIONS,
+            *gpu.MUTATIONS,
+        )
+    ),
+    *regressions.MUTATIONS,
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 from pykvpool.client import Client
 from pykvpool.core.config import CoreConfig
 from pykvpool.core.master import MasterCore
+from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.master import MasterServer
 from pykvpool.node import Node, NodeSettings
@@ -32,6 +33,7 @@ class Cluster:
     token: str | None = None
     cluster: str = ""
     runtime: Runtime = field(default_factory=real_runtime)
+    rdma: RdmaSettings = DEFAULT_SETTINGS
 
     async def __aenter__(self) -> Cluster:
         self._stack = contextlib.AsyncExitStack()
@@ -60,6 +62,7 @@ class Cluster:
             token=self.token,
             tcp_listen="127.0.0.1:0",
             shm_path=str(self.directory / f"{name}.sock"),
+            rdma=self.rdma,
         )
         servers = build_servers(fabrics or self.fabrics, settings)
         node = Node(
@@ -74,6 +77,7 @@ class Cluster:
 
     async def client(self, name: str | None = None, **options: object) -> Client:
         options.setdefault("fabrics", self.fabrics)
+        options.setdefault("rdma", self.rdma)
         client = await Client.connect(
             self.address, name=name, token=self.token, cluster=self.cluster, runtime=self.runtime, **options
         )

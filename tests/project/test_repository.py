@@ -108,11 +108,10 @@ def test_links_of_the_docs_lead_somewhere() -> None:
     assert not dead, "\n".join(dead)
 
 
-def test_every_file_that_the_architecture_names_exists() -> None:
-    page = ROOT / "docs" / "architecture.md"
-    if not page.exists():
-        pytest.skip("docs/architecture.md is not written yet")
-    named = set(re.findall(r"`([\w.-]+(?:/[\w.-]+)*/?)`", page.read_text("utf-8")))
+@pytest.mark.parametrize("page", ["architecture.md", "rdma.md"])
+def test_every_file_that_a_page_about_the_code_names_exists(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    named = set(re.findall(r"`([\w.-]+(?:/[\w.-]+)*/?)`", text))
     paths = {name for name in named if "/" in name or name.endswith((".py", ".md", ".toml", ".json"))}
     assert paths
     # A path stands from the root, or from the package that most of the page is about.

@@ -9,9 +9,10 @@ from pykvpool.model.ids import NodeName, SegmentId
 from pykvpool.model.objects import SegmentDescriptor
 from pykvpool_sim.fabric import DataNetwork, FabricFaults, SimFabricClient, SimFabricServer, SimMemory
 from pykvpool_sim.runtime import sim_runtime
-from tests.fabric.bench import SEGMENT_BYTES, Backend, Bench
+from pykvpool_sim.world import World
+from tests.fabric.bench import BACKENDS, SEGMENT_BYTES, Bench
 
-BACKEND = Backend("sim", "sim", owner_is_asked=False, on_the_wire=True)
+BACKEND = next(backend for backend in BACKENDS if backend.scheme == "sim")
 HOUR_NS = 3_600 * 1_000_000_000
 
 
@@ -47,7 +48,7 @@ class SimBench(Bench):
         self._names += 1
         host = self.world.host(f"host-{self._names}")
         peer = peer or Peer(f"peer-{self._names}", self._names)
-        client = SimFabricClient(host, self.network, peer, lanes=self.lanes)
+        client = SimFabricClient(host, self.network, peer, lanes=self.lanes, maps=self.backend.zero_copy)
         self.stack.push_async_callback(client.close)
         return client
 
@@ -67,7 +68,7 @@ def describe(memory, server, number=1):
 
 
 @contextlib.asynccontextmanager
-async def open_bench(world, lanes=1, size_bytes=SEGMENT_BYTES):
+async def open_bench(world, lanes=1, size_bytes=SEGMENT_BYTES, backend=BACKEND):
     owner = world.host("owner")
     runtime = sim_runtime(owner)
     network = DataNetwork(world)
@@ -77,6 +78,16 @@ async def open_bench(world, lanes=1, size_bytes=SEGMENT_BYTES):
         await server.start()
         memory = SimMemory(size_bytes, runtime)
         stack.push_async_callback(server.close)
-        bench = SimBench(BACKEND, server, memory, describe(memory, server), runtime, InprocRegistry(), stack)
+        bench = SimBench(backend, server, memory, describe(memory, server), runtime, InprocRegistry(), stack)
         bench.world, bench.network, bench.lanes = world, network, lanes
         yield bench
+
+
+def run_in_a_world(backend, scenario):
+    """Run ``scenario(bench)`` on virtual time."""
+
+    async def simulated(world):
+        async with open_bench(world, backend.lanes, backend=backend) as bench:
+            await scenario(bench)
+
+    World(7).run(simulated)

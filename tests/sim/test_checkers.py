@@ -3,14 +3,37 @@
 import pytest
 
 from pykvpool.core.config import CoreConfig
+from pykvpool.core.effects import Effects
+from pykvpool.errors import StaleView
 from pykvpool.fabric.base import Peer
 from pykvpool.model import facts
-from pykvpool.model.commands import ClusterState, Fenced, GetReplicas, Goodbye, PutRevoke, PutStart, PutWait
+from pykvpool.model.commands import (
+    ClusterState,
+    Exists,
+    Fenced,
+    GetReplicas,
+    Goodbye,
+    MatchPrefix,
+    PutEnd,
+    PutRevoke,
+    PutStart,
+    PutWait,
+)
 from pykvpool.model.events import Request
 from pykvpool.model.instructions import Fence
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Extent, ObjectInfo, Pin, SegmentDescriptor
-from pykvpool.model.replies import ErrorInfo, Located, Pending, PutGrant, PutStarted, SegmentState, State
+from pykvpool.model.replies import (
+    ErrorInfo,
+    Flags,
+    Located,
+    Matched,
+    Pending,
+    PutGrant,
+    PutStarted,
+    SegmentState,
+    State,
+)
 from pykvpool_sim.checkers.answers import Answer, AnswerChecker
 from pykvpool_sim.checkers.contents import ContentChecker
 from pykvpool_sim.checkers.guarded import GuardChecker
@@ -20,8 +43,11 @@ from pykvpool_sim.checkers.ledger import Ledger
 from pykvpool_sim.checkers.queue import QueueChecker
 from pykvpool_sim.checkers.rules import Rules
 from pykvpool_sim.checkers.verdicts import MAX_VIOLATIONS, Verdicts
+from pykvpool_sim.checkers.views import ViewChecker
+from pykvpool_sim.checkers.witness import Witness
 from pykvpool_sim.cluster.keys import value_of
 from pykvpool_sim.fabric import Landing, SimMemory
+from pykvpool_sim.life import State as LifeState
 from pykvpool_sim.runtime import sim_runtime
 from pykvpool_sim.world import World
 
@@ -61,7 +87,9 @@ class Bench:
         self.rules.hear(Request(session, 1, 0, command), 0)
 
     def committed(self, put_id=1, offset=0, key=b"k", parent=None, size=100):
-        self.decide(opened(put_id, offset, key, parent, size), landed(put_id, offset, size))
+        self.decide(opened(put_id, offset, key, parent, size))
+        self.say(CLIENT, PutEnd((put_id,), (5,), (1,)))
+        self.decide(landed(put_id, offset, size))
 
     def found(self):
         return [violation.promise for violation in self.verdicts.found]
@@ -151,6 +179,7 @@ def test_p2_a_write_may_land_in_its_own_open_or_quarantined_extent_alone(bench):
     assert bench.found() == []
     bench.landings.landed(write(2, 50))
     bench.landings.landed(write(1, 200))
+    bench.say(CLIENT, PutEnd((1,), (5,), (1,)))
     bench.decide(landed(1, 0))
     bench.landings.landed(write(1, 0))
     assert bench.found() == ["P2"] * 3
@@ -283,6 +312,73 @@ def test_lookups_are_compared_with_the_facts(bench):
     assert ask(ObjectInfo(1, 100, 5, (extent(512),))) == ["P8", "P1", "P1", "P1"]
 
 
+MISSES = [
+    (GetReplicas(0, (b"k",)), Located((ErrorInfo(-704, "no readable object"),), 1, 1_000)),
+    (Exists(0, (b"k",)), Flags(b"\0")),
+    (MatchPrefix((b"k",), (0,)), Matched(0)),
+]
+
+
+@pytest.mark.parametrize(("command", "reply"), MISSES)
+def test_a_miss_is_forgiven_only_where_a_search_for_room_may_hide_the_object(bench, command, reply):
+    """Found by a seed with a long pause of the master: among the requests that had waited meanwhile were a put that
+    needed room in several steps, and a lookup of what the search had sealed, and gave back in the end."""
+    bench.committed()
+    answer = Answer(CLIENT, 1, command, reply, at_once=True)
+    bench.answers.before(answer, lambda key: key == (0, b"k"))
+    assert bench.found() == []
+    bench.answers.before(answer, lambda key: key == (0, b"other"))
+    assert bench.found() == ["P8"]
+
+
+class BusyCore:
+    """Decides what it is told to; its next deadline is as given."""
+
+    def __init__(self):
+        self.config, self.epoch = CoreConfig(), 1
+        self.deadline = None
+        self.decides = Effects()
+
+    def next_deadline(self):
+        return self.deadline
+
+    def step(self, event, now):
+        return self.decides
+
+
+@pytest.mark.parametrize(
+    ("deadline", "pin", "leased", "hides"),
+    [
+        (None, Pin.NONE, False, False),
+        (101, Pin.NONE, False, False),
+        (100, Pin.NONE, False, True),
+        (100, Pin.SOFT, False, True),
+        (100, Pin.HARD, False, False),
+        (100, Pin.NONE, True, False),
+    ],
+)
+def test_a_search_hides_what_may_be_evicted_and_only_while_it_goes_on(bench, deadline, pin, leased, hides):
+    host = World(0).host("master")
+    core = BusyCore()
+    witness = Witness(core, host.clock, bench.verdicts, ContentChecker(value_of, bench.verdicts), lambda fact: None)
+    core.deadline = deadline
+    core.decides = Effects(
+        facts=(
+            facts.SessionOpened(CLIENT, "client", "client", 11),
+            facts.SessionOpened(NODE, "node", "node", 12),
+            facts.SegmentMounted(1, NODE, "node", GENERATION, 4096, ("sim://node/1",)),
+            facts.ScopeInterned(0, SCOPE),
+            opened(1, 0, b"k"),
+            landed(1, 0),
+            facts.PinChanged(0, b"k", pin),
+        )
+    )
+    if leased:
+        witness._book.grant(1, CLIENT, frozenset({1}), 10_000)
+    witness.step(Request(CLIENT, 1, 0, Goodbye()), 100)
+    assert witness._may_hide((0, b"k")) is hides
+
+
 def test_p7_who_came_later_is_not_served_before(bench):
     segment = SegmentDescriptor(1, GENERATION, "node", 4096, ())
 
@@ -374,3 +470,154 @@ def test_p1_what_was_read_without_a_lease_is_not_believed_however_right_the_byte
     read(1, 50)
     guards.returned("c", 0, b"k")
     assert bench.found() == ["P1"], "now it was not: its last piece came after the lease"
+
+
+def test_p1_an_object_is_committed_by_the_word_of_its_own_writer(bench):
+    bench.decide(opened(1, 0))
+    bench.say(NODE, PutEnd((1,), (5,), (1,)))
+    bench.decide(landed(1, 0))
+    assert bench.found() == ["P1"]
+
+
+def test_p7_an_object_is_committed_with_the_copies_that_were_asked_for(bench):
+    wish = facts.PutOpened(1, CLIENT, 0, b"k", 100, None, Pin.NONE, 2, (extent(0),))
+    bench.decide(wish)
+    bench.say(CLIENT, PutEnd((1,), (5,), (1,)))
+    bench.decide(landed(1, 0))
+    assert bench.found() == ["P7"]
+
+
+def test_p8_the_copies_of_a_put_lie_on_distinct_nodes_and_are_as_many_as_it_needs(bench):
+    copies = (extent(0), extent(0, segment=2))
+    bench.decide(
+        facts.SegmentMounted(2, NODE, "node", OTHER_GENERATION, 4096, ("sim://node/2",)),
+        facts.PutOpened(1, CLIENT, 0, b"k", 100, None, Pin.NONE, 1, copies),
+    )
+    segments = tuple(
+        SegmentDescriptor(number, generation, "node", 4096, ())
+        for number, generation in ((1, GENERATION), (2, OTHER_GENERATION))
+    )
+    reply = PutStarted((PutGrant(1, copies),), segments)
+    command = PutStart(0, (b"k",), (100,), replicas=3, min_granted=3)
+    bench.answers.after(Answer(CLIENT, 1, command, reply, at_once=True))
+    assert bench.found() == ["P8", "P7"]
+
+
+@pytest.mark.parametrize(("reason", "broken"), [("goodbye", []), ("expired", ["P2"]), ("superseded", ["P2"])])
+def test_p2_only_a_goodbye_ends_the_leases_of_a_session(bench, reason, broken):
+    bench.committed()
+    bench.book.grant(7, CLIENT, frozenset({1}), 1_000)
+    bench.say(CLIENT, Goodbye())
+    bench.ledger.apply(facts.SessionEnded(CLIENT, reason))
+    bench.decide(removed(reason="removed"))
+    assert bench.found() == broken
+
+
+@pytest.mark.parametrize("put_id", [None, 3])
+def test_p5_a_mount_is_not_touched_any_more_once_its_node_has_mounted_again(bench, put_id):
+    bench.landings.landed(write(None, 0))
+    bench.decide(
+        facts.SegmentGoing(1, "session of its node goodbye"),
+        facts.SegmentRemoved(1),
+        facts.SegmentMounted(2, NODE, "node", OTHER_GENERATION, 4096, ("sim://node/1",)),
+    )
+    bench.verdicts.found.clear()
+    bench.landings.landed(write(put_id, 0))
+    assert bench.found() == ["P5"]
+
+
+# -- views -----------------------------------------------------------------------------------------------------------
+
+
+class PretendView:
+    """Of some memory, and believed in until it is said to be stale."""
+
+    zero_copy = True
+
+    def __init__(self, data):
+        self._data = data
+        self.stale = False
+
+    @property
+    def data(self):
+        if self.stale:
+            raise StaleView("stale")
+        return self._data
+
+
+class ViewBench(Bench):
+    """A client looks at an object of the bench."""
+
+    def __init__(self):
+        super().__init__()
+        self.world = World(0)
+        host = self.world.host("reader")
+        self.memory = SimMemory(4096, sim_runtime(host))
+        self.memory.generation = GENERATION
+        self.value = value_of(SCOPE, b"k")
+        self.committed(size=len(self.value))
+        self.memory.view[: len(self.value)] = self.value
+        self.view = PretendView(self.memory.mapped(0, len(self.value)))
+        self.leased = {1}
+        self.now = self
+        self.checker = ViewChecker(lambda: self.now, lambda view: self.memory, self.verdicts)
+        self.life = host.life
+
+    def is_leased(self, put_id):
+        return put_id in self.leased
+
+    def watch(self):
+        return self.checker.watched(self.life, b"k", self.view, self.value)
+
+    def write(self, put_id=2):
+        self.memory.view[:4] = b"oops"
+        peer = Peer("client", 1)
+        self.checker.landed(Landing(peer, "c", "n", GENERATION, self.memory, 0, 4, put_id, 1, False))
+
+
+def test_a_view_that_shows_its_object_under_a_lease_is_no_violation():
+    bench = ViewBench()
+    with bench.watch():
+        bench.checker.landed(Landing(Peer("c", 1), "c", "n", GENERATION, bench.memory, 2048, 4, 2, 1, False))
+    assert bench.found() == []
+
+
+def test_p1_a_view_that_may_be_looked_at_while_something_lands_in_it_is_found():
+    bench = ViewBench()
+    with bench.watch():
+        bench.write()
+    assert bench.found() == ["P1"]
+
+
+def test_a_view_that_knows_that_it_is_stale_a_dead_reader_and_one_that_left_show_nothing():
+    for end in ("stale", "dead", "left"):
+        bench = ViewBench()
+        with bench.watch():
+            bench.view.stale = end == "stale"
+            bench.life.state = LifeState.DEAD if end == "dead" else LifeState.RUNNING
+            if end != "left":
+                bench.write()
+        bench.write()
+        assert bench.found() == [], end
+
+
+def test_p1_a_view_without_a_lease_is_not_believed_however_right_the_bytes():
+    bench = ViewBench()
+    with bench.watch():
+        bench.leased.clear()
+        assert bench.found() == []
+        bench.checker.look(bench.view)
+    assert bench.found() == ["P1"]
+
+
+def test_memory_that_the_master_gave_up_is_given_to_nobody():
+    bench = ViewBench()
+    bench.leased.clear()
+    bench.decide(facts.SessionEnded(NODE, "goodbye"), facts.SegmentGoing(1, "unmounted"), now=1)
+    before = bench.found()
+    with bench.watch():
+        pass
+    bench.now = None  # and while there is no master, nothing is given to anybody
+    with bench.watch():
+        pass
+    assert bench.found() == before

@@ -1,6 +1,8 @@
 """``pykvpool sim``: what it says when all is well, and when it is not."""
 
 import re
+import shlex
+import time
 import tomllib
 from pathlib import Path
 
@@ -8,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from pykvpool.node.mount import Mounted
-from pykvpool_sim.cluster import Options, Report
-from pykvpool_sim.command import guard
+from pykvpool_sim.cluster import Options
+from pykvpool_sim.command import guard, main
 from pykvpool_sim.command.main import sim
 from pykvpool_sim.command.pages import replay_command
 from pykvpool_sim.command.shrink import shrink
@@ -58,29 +60,34 @@ def test_a_trace_shows_calls_facts_landings_and_strikes():
         assert expected in done.output
 
 
-def failing_seed():
-    """The first seed that finds the fences out."""
-    for seed in range(40):
-        done = run("--seed", str(seed))
-        if done.exit_code:
-            return seed, done
-    raise AssertionError("no seed finds it")
+FIRST = ("--seeds", "60", "--jobs", "1", "--first-failure", "--faults", "slow fabric,lingering writes,isolate,kill")
 
 
-def test_a_broken_promise_comes_with_its_story_its_faults_and_a_command_that_breaks_it_again(fences_that_lie):
-    seed, done = failing_seed()
+@pytest.fixture
+def few_runs(monkeypatch):
+    """Shrinking ends after some runs, however long they take."""
+    monkeypatch.setattr(
+        main, "shrink", lambda *given, **more: shrink(*given, **{**more, "limit_s": 1e9, "max_runs": 15})
+    )
+
+
+def test_a_broken_promise_comes_with_its_story_its_faults_and_a_command_that_breaks_it_again(fences_that_lie, few_runs):
+    done = run(*FIRST)
     assert done.exit_code == 1
-    assert f"seed {seed} breaks " in done.output and "P2 at " in done.output
+    assert re.search(r"^seed \d+ breaks ", done.output, re.MULTILINE) and "P2 at " in done.output
+    assert "the schedule (" in done.output and "strikes, " in done.output
     assert "the story:" in done.output and "fact     " in done.output
     command = re.search(r"^replay: pykvpool sim (.*)$", done.output, re.MULTILINE).group(1)
     assert "--keep" in command
-    again = run(*command.split(), "--no-shrink")
+    again = run(*shlex.split(command), "--no-shrink")
     assert again.exit_code == 1 and "P2 at " in again.output
 
 
 def test_a_promise_that_is_not_judged_is_not_missed(fences_that_lie):
-    seed, _ = failing_seed()
-    assert run("--seed", str(seed), "--off", "P1,P2,P3,calm,bug").exit_code == 0
+    done = run(*FIRST, "--no-shrink")
+    (seed,) = re.findall(r"^seed (\d+) breaks ", done.output, re.MULTILINE)
+    faults = FIRST[FIRST.index("--faults") :]
+    assert run("--seed", seed, *faults, "--off", "P1,P2,P3,calm,bug").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -92,6 +99,10 @@ def test_a_promise_that_is_not_judged_is_not_missed(fences_that_lie):
         (["--seed", "1", "--seeds", "2"], "either"),
         (["--trace"], "--seed"),
         (["--without", "earthquake"], "kill"),
+        (["--turns", "client-0"], "client-0:3-7,9;client-2:1"),
+        (["--turns", "client-0:x"], "client-0:3-7,9;client-2:1"),
+        (["--tape", "1:2:3"], "15:3,23:1"),
+        (["--tape", "-1:2"], "bounds"),
     ],
 )
 def test_wrong_usage_says_what_is_right(arguments, says):
@@ -100,30 +111,33 @@ def test_wrong_usage_says_what_is_right(arguments, says):
 
 
 def test_the_replay_command_says_all_that_differs_from_the_seed():
-    options = Options(("kill", "slow fabric"), "kill", (1, 4), 9_000, frozenset({"P7", "P1"}))
-    assert replay_command(7, options) == (
-        "pykvpool sim --seed 7 --faults 'kill,slow fabric' --without 'kill' --keep 1,4 --chaos-s 9 --off P1,P7"
+    options = Options(
+        only=("kill", "slow fabric"),
+        without="kill",
+        keep=(1, 4),
+        hosts=("node-0", "client-1"),
+        turns=frozenset({"client-1/3", "client-1/4", "client-1/9"}),
+        tape=b"\0\0\3",
+        chaos_ms=9_000,
+        off=frozenset({"P7", "P1"}),
     )
-    assert replay_command(7, Options(keep=())) == "pykvpool sim --seed 7 --keep none"
-
-
-def test_shrinking_keeps_what_is_needed_and_nothing_else():
-    runs = []
-
-    def pretend(seed, options):
-        runs.append(options.keep)
-        failed = {3, 11} <= set(options.keep)
-        return Report(seed, planned=16, violations=["P2 at 1 s: so"] if failed else [])
-
-    whole = pretend(1, Options(keep=tuple(range(16))))
-    assert shrink(1, Options(), whole, pretend).keep == (3, 11)
-    assert len(runs) <= 60
+    assert replay_command(7, options) == (
+        "pykvpool sim --seed 7 --faults 'kill,slow fabric' --without 'kill' --keep 1,4 --hosts node-0,client-1 "
+        "--turns 'client-1:3-4,9' --tape 2:3 --chaos-s 9 --off P1,P7"
+    )
+    plain = Options(keep=(), turns=frozenset(), tape=b"")
+    assert replay_command(7, plain) == "pykvpool sim --seed 7 --keep none --turns 'none' --tape none"
 
 
 def test_code_that_never_awaits_is_interrupted():
-    with pytest.raises(Hung, match="real time"), guard.time_limit(0.05):
+    with pytest.raises(Hung, match="of a core"), guard.time_limit(0.05):
         while True:
             pass
+
+
+def test_a_machine_that_is_busy_with_other_things_interrupts_nothing():
+    with guard.time_limit(0.05):
+        time.sleep(0.1)
 
 
 def test_the_command_joins_pykvpool_by_its_entry_point():

@@ -131,6 +131,38 @@ def test_a_lost_acknowledgement_leaves_a_write_that_landed_and_is_not_settled():
     simulate(scenario, lost_ack_ratio=1.0)
 
 
+def test_p2_what_was_acknowledged_is_in_memory_when_a_read_behind_it_came_back_and_not_before():
+    async def scenario(world, bench):
+        client = bench.client(WRITER)
+        before = world.loop.now_ns
+        assert (await client.write([bench.write(0, MARK)], 5))[0].error is None
+        assert bytes(bench.memory.view[: len(MARK)]) == MARK
+        assert world.loop.now_ns - before < 1_000_000_000, "it was pushed there, not waited for"
+        # The same on a queue pair, by hand.
+        (lane,) = next(iter(client._lanes.values()))
+        work = lane.pair.post(4096, len(MARK), [memoryview(MARK)], 2)
+        assert await work.done is None
+        assert not any(bench.memory.view[4096 : 4096 + len(MARK)])
+        assert await lane.pair.confirm().done is None
+        assert bytes(bench.memory.view[4096 : 4096 + len(MARK)]) == MARK
+
+    simulate(scenario, place_ns=3_600_000_000_000)
+
+
+def test_p2_a_fence_returns_when_what_the_card_has_taken_is_in_memory():
+    async def scenario(world, bench):
+        client = bench.client(WRITER)
+        (await client.write([bench.write(0, MARK)], 5))
+        (lane,) = next(iter(client._lanes.values()))
+        assert await lane.pair.post(4096, len(MARK), [memoryview(MARK)], 2).done is None
+        await bench.server.fence(WRITER.name, WRITER.incarnation, bench.segment.generation, ban=False)
+        landed = bytes(bench.memory.view)
+        await asyncio.sleep(7200)
+        assert bytes(bench.memory.view) == landed
+
+    simulate(scenario, place_ns=3_600_000_000_000)
+
+
 def test_a_failed_read_or_write_is_an_outcome_and_the_next_works():
     async def scenario(world, bench):
         client = bench.client(WRITER)

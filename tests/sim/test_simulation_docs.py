@@ -36,8 +36,9 @@ def test_every_kind_of_promise_is_in_the_table_of_checkers():
 
 def test_every_module_is_named_or_explained():
     """A word of the page that looks like one of our files is one."""
-    ours = Path(__file__).parents[2] / "sim/pykvpool_sim"
-    names = {path.name for folder in (ours, Path(__file__).parent) for path in folder.rglob("*.py")}
+    root = Path(__file__).parents[2]
+    folders = (root / "sim/pykvpool_sim", root / "benchmarks", root / "tests/mutations", root / "tests/sim")
+    names = {path.name for folder in folders for path in folder.rglob("*.py")}
     for name in re.findall(r"\b([a-z_]+\.py)\b", PAGE.replace("pykvpool/core/placement.py", "")):
         if not name.startswith("test_core_"):
             assert name in names, name

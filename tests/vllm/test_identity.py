@@ -1,6 +1,7 @@
 """Engines share a block exactly when its bytes mean the same to both; every side of one engine builds the same keys."""
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -119,10 +120,23 @@ def test_configuration_shard_names_and_sizes_tell_checkpoints_apart(tmp_path, ch
     assert digest_files(checkpoint(tmp_path / "a")) != digest_files(checkpoint(tmp_path / "b", **change))
 
 
+def test_headers_tell_checkpoints_apart_whose_bytes_agree(tmp_path):
+    one, other = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b")
+    file = other / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b'"U8"', b'"I8"'))
+    assert digest_files(one) != digest_files(other)
+
+
 def test_weights_that_changed_on_disk_are_read_again(tmp_path):
-    before = digest_files(checkpoint(tmp_path / "a"))
-    (tmp_path / "a" / "model.safetensors").write_bytes(b"no longer safetensors")
-    assert digest_files(tmp_path / "a") != before
+    """Also where their sizes are what they were."""
+    file = checkpoint(tmp_path / "a") / "model.safetensors"
+    before = digest_files(tmp_path / "a")
+    changed = file.stat().st_mtime_ns + 1_000_000
+    file.write_bytes(file.read_bytes().replace(b"w", b"x"))
+    os.utime(file, ns=(changed, changed))
+    middle = digest_files(tmp_path / "a")
+    file.write_bytes(b"no longer safetensors")
+    assert len({before, middle, digest_files(tmp_path / "a")}) == 3
 
 
 def test_weights_in_pytorch_files_are_sampled(tmp_path):
@@ -156,6 +170,41 @@ def test_xxhash_without_a_seed_is_refused_with_the_reason():
             environ={"PYTHONHASHSEED": "0"},
         )
         assert len(seeded.layout.first_hash) == 16
+
+
+def test_a_seed_that_is_set_and_empty_is_a_seed():
+    """vLLM asks whether the variable is there, not what is in it."""
+    config, environ = cache_config(group(FullAttentionSpec())), {"PYTHONHASHSEED": ""}
+    assert (
+        identity_of(vllm_config(), config, model_id="t", environ=environ).layout.first_hash
+        == BlockHasher("sha256", "", 16).none_hash
+    )
+    assert (
+        identity_of(
+            vllm_config(prefix_caching_hash_algo="xxhash"), config, model_id="t", environ=environ
+        ).layout.first_hash
+        == BlockHasher("xxhash", "", 16).none_hash
+    )
+
+
+def test_the_draft_model_of_speculative_decoding_is_part_of_the_fingerprint(tmp_path):
+    """Its layers lie in the same blocks."""
+
+    def of(method: str, draft: Path | str, model_id: str = "tiny") -> str:
+        config = SimpleNamespace(model=str(draft), revision=None)
+        speculative = SimpleNamespace(method=method, draft_model_config=config)
+        return identity(
+            speculative_config=speculative, model=str(checkpoint(tmp_path / f"{len(list(tmp_path.iterdir()))}")),
+            model_id=model_id,
+        ).fingerprint  # fmt: skip
+
+    drafts = checkpoint(tmp_path / "one"), checkpoint(tmp_path / "two", weights=b"x" * 5000)
+    prints = {of("eagle", "one"), of("eagle", "two"), of("draft_model", "one"), of("ngram", "one")}
+    assert len(prints) == 4
+    assert of("ngram", "one") == identity().fingerprint
+    assert of("eagle", drafts[0], model_id="") != of("eagle", drafts[1], model_id="")
+    with pytest.raises(ConfigError, match="model_id"):
+        of("eagle", "/no/such/draft", model_id="")
 
 
 def test_the_first_hash_is_vllms():
@@ -200,12 +249,23 @@ def test_rules_tell_what_of_a_prefix_each_group_needs():
     assert both.keys(HASHES, 0) == tuple(HASHES[1::2])
     assert both.keys(HASHES, 1) == tuple(HASHES)
     assert identity(group(MLAAttentionSpec())).groups[0].kind == "full"
+    finer = cache_config(group(FullAttentionSpec(block_size=32)), hash_block_size=8)
+    assert identity_of(vllm_config(), finer, model_id="tiny", environ={}).groups[0].hash_stride == 4
+    uneven = cache_config(group(FullAttentionSpec(block_size=32)), hash_block_size=24)
+    with pytest.raises(NotSupported, match="24 tokens"):
+        identity_of(vllm_config(), uneven, model_id="tiny", environ={})
 
 
 def test_decode_context_ranks_spread_the_tokens_of_a_block():
     spread = identity(tensor_parallel_size=2, decode_context_parallel_size=2)
     assert spread.groups[0].block_tokens == spread.hash_block_tokens == 32
     assert len(spread.scopes("", 0)) == 2
+    latents = identity(group(MLAAttentionSpec()), tensor_parallel_size=2, decode_context_parallel_size=2)
+    assert len(latents.scopes("", 0)) == 2
+    config = vllm_config(tensor_parallel_size=2, decode_context_parallel_size=2)
+    config.parallel_config.cp_kv_cache_interleave_size = 16
+    other = identity_of(config, cache_config(group(FullAttentionSpec())), model_id="tiny", environ={})
+    assert other.fingerprint != spread.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -228,13 +288,9 @@ def test_ranks_that_hold_the_same_bytes_share_a_scope_and_store_each_block_once(
 
 
 def test_gqa_layers_that_disagree_on_repeated_heads_are_stored_by_every_rank():
-    mixed = identity(
-        group(FullAttentionSpec(num_kv_heads=1)),
-        group(SlidingWindowSpec(num_kv_heads=2), "w"),
-        tensor_parallel_size=4,
-        total_kv_heads=2,
-    )
-    assert len(mixed.scopes("", 0)) == 4
+    groups = [group(FullAttentionSpec(num_kv_heads=1)), group(SlidingWindowSpec(num_kv_heads=2), "w")]
+    for order in (groups, groups[::-1]):
+        assert len(identity(*order, tensor_parallel_size=4, total_kv_heads=2).scopes("", 0)) == 4
 
 
 def test_ranks_are_counted_as_vllm_counts_them():
@@ -283,8 +339,11 @@ def test_an_adapter_whose_content_is_not_known_has_no_digest(tmp_path):
     (tmp_path / "empty").mkdir()
     empty = SimpleNamespace(lora_name="x", lora_int_id=1, lora_path=str(tmp_path / "empty"), load_inplace=False)
     assert isinstance(settled(engine, empty), NotSupported)
+    (tmp_path / "file").write_bytes(b"weights")
     inplace = SimpleNamespace(lora_name="x", lora_int_id=1, lora_path=str(tmp_path), load_inplace=True)
     assert isinstance(settled(engine, inplace), NotSupported)
+    inplace.load_inplace = False
+    assert isinstance(settled(engine, inplace), str)
 
 
 def test_the_fingerprint_is_the_same_in_another_process_with_another_hash_seed(tmp_path):

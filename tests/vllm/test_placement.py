@@ -2,7 +2,10 @@
 
 from types import SimpleNamespace
 
-from pykvpool_connector.vllm.placement import access_of, session_name
+import pytest
+
+from pykvpool.errors import NotSupported
+from pykvpool_connector.vllm.placement import access_of, session_name, worker_port
 from pykvpool_connector.vllm.settings import settings_of
 
 
@@ -33,3 +36,12 @@ def test_how_the_pool_is_reached_comes_from_the_settings():
     assert (found.fabrics, found.replicas) == (("tcp",), 2)
     none = access_of(settings_of(SimpleNamespace(kv_role="kv_both", kv_connector_extra_config={}), {}), "me")
     assert none.token is None
+
+
+@pytest.mark.parametrize("extra", [{"embedded_size": "1GiB"}, {"placement": "node"}, {"node_socket": "/run/n.engines"}])
+def test_gpu_memory_is_moved_by_its_own_process_or_not_at_all(extra):
+    config = engine()
+    config.parallel_config = SimpleNamespace(data_parallel_index=0, rank=0, tensor_parallel_size=1)
+    settings = settings_of(SimpleNamespace(kv_role="kv_both", kv_connector_extra_config=extra), {})
+    with pytest.raises(NotSupported, match=r"GPU memory|host memory"):
+        worker_port(settings, config, "cuda")

@@ -179,6 +179,18 @@ def test_tensors_that_are_not_what_the_configuration_says_are_refused_by_layer()
         read(tensors | {"layer.1": other}, group(FullAttentionSpec(), *LAYERS))
 
 
+def test_memory_of_cuda_devices_is_told_apart_and_of_others_refused():
+    tensors = caches("LBHNC", layers=LAYERS, blocks=8, heads=2, tokens=16, content=64)
+    assert read(tensors, group(FullAttentionSpec(), *LAYERS)).device == "cpu"
+    for kind in ("cuda", "xpu"):
+        there = {name: replace(view, device=SimpleNamespace(type=kind)) for name, view in tensors.items()}
+        if kind == "cuda":
+            assert read(there, group(FullAttentionSpec(), *LAYERS)).device == "cuda"
+            continue
+        with pytest.raises(NotSupported, match="xpu"):
+            read(there, group(FullAttentionSpec(), *LAYERS))
+
+
 def test_a_view_that_reaches_beyond_its_storage_is_a_bug_that_is_seen():
     tensors = caches("LBHNC", layers=LAYERS[:1], blocks=8, heads=2, tokens=16, content=64)
     beyond = replace(tensors["layer.0"], offset=4)

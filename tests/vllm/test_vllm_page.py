@@ -1,5 +1,6 @@
 """docs/vllm.md names every option and metric as the code has them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from pykvpool_connector.vllm.reference import METRIC_PREFIX, fill
 from pykvpool_connector.vllm.settings import options
 from pykvpool_connector.vllm.tally import METRICS
 
-PAGE = Path(__file__).parents[2] / "docs" / "vllm.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "vllm.md"
 
 
 def test_the_pages_tables_are_the_codes():
@@ -18,6 +20,14 @@ def test_the_pages_tables_are_the_codes():
         assert f"| `{option.name}` |" in page
     for name in METRICS:
         assert f"| `{METRIC_PREFIX}{name}" in page
+
+
+def test_every_report_names_a_test_that_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text("utf-8"))
+    assert named
+    for file, test in named:
+        source = (ROOT / file).read_text("utf-8")
+        assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE), f"{file}::{test}"
 
 
 def test_a_page_without_a_place_for_a_table_is_refused():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pykvpool.errors import Unavailable
 from pykvpool.hashing import BlockHasher, Rank
-from pykvpool.host.port import LoadDone, SaveDone
+from pykvpool.host.port import DeviceOrder, LoadDone, SaveDone
 from pykvpool_connector.vllm.messages import GroupBlocks, LoadOrder, SaveOrder, SaveReport, StepOrders
 from pykvpool_connector.vllm.settings import settings_of
 from pykvpool_connector.vllm.worker.side import LOGGED_FAILURES, WorkerSide
@@ -23,14 +23,14 @@ SETTINGS = settings_of(SimpleNamespace(kv_role="kv_both", kv_connector_extra_con
 BLOCKS = 128
 
 
-def worker(spec=None, rank: Rank | None = None, **parallel) -> tuple[WorkerSide, HandPort]:
+def worker(spec=None, rank: Rank | None = None, order=None, **parallel) -> tuple[WorkerSide, HandPort]:
     spec = spec or FullAttentionSpec()
     content = spec.head_size + spec.head_size_v
     tensors = caches("LBHNC", layers=["a"], blocks=BLOCKS, heads=spec.num_kv_heads, tokens=16, content=content)
     who = identity(group(spec, "a"), **parallel)
     config = cache_config(group(spec, "a"), num_blocks=BLOCKS)
     port = HandPort()
-    return WorkerSide(who, SETTINGS, rank or Rank(), port, read_tensors(config, tensors, who)), port
+    return WorkerSide(who, SETTINGS, rank or Rank(), port, read_tensors(config, tensors, who), order), port
 
 
 def blocks(*ids: int, parents: bool = False) -> GroupBlocks:
@@ -81,6 +81,19 @@ def test_a_job_has_this_ranks_scope_runs_and_deadline():
     assert saving.parents == (None, KEYS[0])
     assert sum(run.length for run in loading.runs) == 16 * 64 * 4
     assert port.saves[2].timeout_ms == 700
+
+
+def test_jobs_of_gpu_memory_say_what_the_engines_stream_has_to_reach_first():
+    """The kernels that write a block may not have run when the engine orders its save."""
+    events = iter(range(7, 99))
+    side, port = worker(order=lambda: DeviceOrder(next(events)))
+    side.start_loads(StepOrders(loads=(load(1),)))
+    side.start_saves(StepOrders(saves=(save(2),)))
+    assert port.loads[1].groups[0].device == DeviceOrder(7)
+    assert port.saves[2].groups[0].device == DeviceOrder(8)
+    host, port = worker()
+    host.start_saves(StepOrders(saves=(save(2),)))
+    assert port.saves[2].groups[0].device is None
 
 
 def test_a_save_is_reported_once_by_its_number_with_what_came_of_it():

@@ -36,6 +36,7 @@ from pykvpool_connector.vllm.scheduler.policy import Policy
 from pykvpool_connector.vllm.scheduler.side import SchedulerSide
 from pykvpool_connector.vllm.settings import Settings, settings_of
 from pykvpool_connector.vllm.stats import PyKVPoolPromMetrics, PyKVPoolStats
+from pykvpool_connector.vllm.worker.device import cuda_order
 from pykvpool_connector.vllm.worker.side import WorkerSide
 from pykvpool_connector.vllm.worker.tensors import read_tensors
 
@@ -159,9 +160,10 @@ class PyKVPoolStoreConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """The engine's memory is there: from now on blocks can move."""
         tensors = read_tensors(self._kv_cache_config, kv_caches, self._identity)
-        port = placement.worker_port(self._settings, self._vllm_config)
+        port = placement.worker_port(self._settings, self._vllm_config, tensors.device)
         rank = rank_of(self._vllm_config.parallel_config)
-        self._worker = WorkerSide(self._identity, self._settings, rank, port, tensors)
+        order = cuda_order if tensors.device == "cuda" else None
+        self._worker = WorkerSide(self._identity, self._settings, rank, port, tensors, order)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self._worker is not None:

@@ -13,6 +13,7 @@ import os
 import secrets
 from typing import Any
 
+from pykvpool.errors import NotSupported
 from pykvpool.host.access import PoolAccess
 from pykvpool.host.embedded import EmbeddedPort
 from pykvpool.host.local_pool import LocalPoolPort
@@ -28,12 +29,20 @@ def scheduler_port(settings: Settings, vllm_config: Any) -> PoolPort:
     return _open(settings, vllm_config, "scheduler", "the scheduler's")
 
 
-def worker_port(settings: Settings, vllm_config: Any) -> PoolPort:
-    """One rank's way to the pool."""
+def worker_port(settings: Settings, vllm_config: Any, device: str = "cpu") -> PoolPort:
+    """One rank's way to the pool. `device`: the kind of memory that its cache is in; GPU memory can be reached by this
+    process alone, so its I/O is done here. Raises `NotSupported` where the settings want it elsewhere."""
     parallel = vllm_config.parallel_config
     pipeline, tensor = divmod(parallel.rank, parallel.tensor_parallel_size)
     role = f"pp{pipeline}-tp{tensor}"
-    return _open(settings, vllm_config, role, f"rank {parallel.rank}'s")
+    if device != "cpu" and settings.options.embedded_size:
+        raise NotSupported(
+            "embedded_size is for engines whose cache is in host memory: start a pool beside this one with "
+            "'pykvpool pool', and name it with \"master\""
+        )
+    if device != "cpu" and (settings.options.placement == "node" or settings.options.node_socket):
+        raise NotSupported("a node cannot reach GPU memory of another process: leave \"placement\" to 'auto'")
+    return _open(settings, vllm_config, role, f"rank {parallel.rank}'s", device)
 
 
 def session_name(vllm_config: Any, role: str) -> str:
@@ -45,8 +54,12 @@ def session_name(vllm_config: Any, role: str) -> str:
     return f"vllm-{short}-dp{data_parallel}-{role}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _open(settings: Settings, vllm_config: Any, role: str, whose: str) -> PoolPort:
-    port = _port(settings, session_name(vllm_config, role), str(vllm_config.kv_transfer_config.engine_id))
+def _open(settings: Settings, vllm_config: Any, role: str, whose: str, device: str = "cpu") -> PoolPort:
+    name = session_name(vllm_config, role)
+    if device != "cpu":
+        port: PoolPort = EmbeddedPort(access_of(settings, name))
+    else:
+        port = _port(settings, name, str(vllm_config.kv_transfer_config.engine_id))
     log.info("%s pool I/O is done by %s", whose, port.placement)
     return port
 

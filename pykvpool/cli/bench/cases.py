@@ -6,12 +6,17 @@ of pieces are blocks that lie scattered in an engine's memory, one piece for eac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 KIB = 1024
 MIB = 1024 * KIB
 
+#: What is measured unless told otherwise: what works everywhere.
 FABRICS = ("inproc", "shm", "tcp")
+ALL_FABRICS = (*FABRICS, "rdma")
 
 
 class Transfer(Struct, frozen=True):
@@ -61,28 +66,43 @@ class Plan(Struct, frozen=True):
     max_seconds: float
     #: What each of the two nodes lends.
     segment_bytes: int
+    #: RDMA device of the measuring client and of the node, "" for any.
+    rdma_device: str = ""
+    rdma_node_device: str = ""
+
+    @property
+    def fabrics(self) -> tuple[str, ...]:
+        """All that it takes."""
+        transfers = [case.fabric for case in self.transfers]
+        return tuple(dict.fromkeys(transfers + [case.fabric for case in self.put_rates]))
 
 
 CONTROLS = (Control("exists", 512), Control("match_prefix", 1_250), Control("match_prefix", 5_000, 8))
 PUT_RATES = (PutRate("shm", 4 * KIB, 512),)
 
 
-def full_plan() -> Plan:
+def full_plan(fabrics: Sequence[str] = FABRICS) -> Plan:
     """About two minutes."""
     sizes = (4 * KIB, 64 * KIB, 1 * MIB, 8 * MIB)
     transfers = [
         Transfer(fabric, size, batch)
         for size in sizes
         for batch in (1, 16, 64)
-        for fabric in FABRICS
+        for fabric in fabrics
         if size * batch <= 512 * MIB
     ]
-    transfers += [Transfer(fabric, 16 * KIB, 16, 64) for fabric in FABRICS]
+    transfers += [Transfer(fabric, 16 * KIB, 16, 64) for fabric in fabrics]
     return Plan(tuple(transfers), CONTROLS, PUT_RATES, 5, 0.15, 110.0, 1280 * MIB)
 
 
-def quick_plan() -> Plan:
+def quick_plan(fabrics: Sequence[str] = FABRICS) -> Plan:
     """About twenty seconds: one size of each kind, for CI and for a first look."""
-    transfers = [Transfer(fabric, size, batch) for size, batch in ((64 * KIB, 16), (1 * MIB, 16)) for fabric in FABRICS]
-    transfers += [Transfer(fabric, 16 * KIB, 4, 64) for fabric in FABRICS]
+    transfers = [Transfer(fabric, size, batch) for size, batch in ((64 * KIB, 16), (1 * MIB, 16)) for fabric in fabrics]
+    transfers += [Transfer(fabric, 16 * KIB, 4, 64) for fabric in fabrics]
     return Plan(tuple(transfers), CONTROLS, PUT_RATES, 3, 0.1, 12.0, 256 * MIB)
+
+
+def transfers_only(plan: Plan, rounds: int | None) -> Plan:
+    """Without questions to the master. With `rounds`, exactly so many, however long they take."""
+    plan = replace(plan, controls=(), put_rates=())
+    return plan if rounds is None else replace(plan, rounds=rounds, max_seconds=float("inf"))

@@ -12,17 +12,22 @@ from pykvpool.cli import format as say
 from pykvpool.cli.bench.cases import Transfer
 from pykvpool.cli.bench.results import YARDSTICKS, Figures
 
+MEANINGS = {
+    "memcpy": "memcpy of one core, beyond its caches",
+    "loopback": "asyncio BufferedProtocol, loopback TCP from another process",
+    "ib_write_bw": "RDMA writes from C",
+    "ib_read_bw": "RDMA reads from C",
+}
+
 
 def render(figures: Figures, console: Console) -> None:
     """Print everything."""
     raw = Table("the bare machine", "rate", "raw of", box=box.SIMPLE_HEAD)
-    meanings = {
-        "memcpy": "memcpy of one core, beyond its caches",
-        "loopback": "asyncio BufferedProtocol, loopback TCP from another process",
-    }
     for name, rate in figures.raw.items():
-        fabrics = ", ".join(fabric for fabric, yardstick in YARDSTICKS.items() if yardstick == name)
-        raw.add_row(f"{name}: {meanings[name]}", say.rate(rate), fabrics)
+        tool, _, size = name.partition(" ")
+        fabrics = ", ".join(fabric for fabric, yardsticks in YARDSTICKS.items() if tool in yardsticks)
+        of_size = f" of {say.size(int(size))}" if size else ""
+        raw.add_row(f"{tool}: {MEANINGS[tool]}{of_size}", say.rate(rate), fabrics)
     console.print(raw)
 
     table = Table(title="Moving blocks", title_justify="left", box=box.SIMPLE_HEAD)
@@ -58,7 +63,8 @@ def render(figures: Figures, console: Console) -> None:
             say.duration(put.call_s),
             f"{say.count(put.objects_per_s)} objects/s",
         )
-    console.print(asked)
+    if figures.controls or figures.put_rates:
+        console.print(asked)
     console.print(
         f"Medians of {figures.rounds} rounds in {figures.seconds:.0f} s on {figures.processors} processors, Python "
         f"{figures.python}, checksums on. Ratios are to the raw figure of the same round.",

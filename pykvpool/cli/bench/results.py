@@ -13,8 +13,22 @@ from msgspec import Struct
 
 from pykvpool.cli.bench.cases import Control, PutRate, Transfer
 
-#: Yardstick of a fabric: what its bytes would cost without us.
-YARDSTICKS: Mapping[str, str] = {"inproc": "memcpy", "shm": "memcpy", "tcp": "loopback"}
+#: Yardstick of a fabric, for puts and for gets: what its bytes would cost without us. That of rdma depends on the size
+#: of what goes in one piece, which is part of its name.
+YARDSTICKS: Mapping[str, tuple[str, str]] = {
+    "inproc": ("memcpy", "memcpy"),
+    "shm": ("memcpy", "memcpy"),
+    "tcp": ("loopback", "loopback"),
+    "rdma": ("ib_write_bw", "ib_read_bw"),
+}
+
+
+def yardsticks(case: Transfer) -> tuple[str, str]:
+    """Names of the raw figures that puts and gets of a case are divided by."""
+    put, get = YARDSTICKS[case.fabric]
+    if case.fabric != "rdma":
+        return put, get
+    return f"{put} {case.piece_bytes}", f"{get} {case.piece_bytes}"
 
 
 class Sample(Struct, frozen=True, array_like=True):
@@ -74,9 +88,9 @@ class Figures(Struct, frozen=True):
 
 def transfer_figure(case: Transfer, number: int, rounds: list[Round]) -> TransferFigure | None:
     """None where no round got to this case."""
-    yardstick = YARDSTICKS[case.fabric]
-    puts = [(this.puts[number], this.raw[yardstick]) for this in rounds if number in this.puts]
-    gets = [(this.gets[number], this.raw[yardstick]) for this in rounds if number in this.gets]
+    put, get = yardsticks(case)
+    puts = [(this.puts[number], this.raw[put]) for this in rounds if number in this.puts]
+    gets = [(this.gets[number], this.raw[get]) for this in rounds if number in this.gets]
     if not puts or not gets:
         return None
 

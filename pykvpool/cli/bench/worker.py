@@ -1,8 +1,8 @@
 """The measuring process: ``python -m pykvpool.cli.bench.worker``, started by the command.
 
 One client for each fabric, and one node of its own, because inproc needs the memory in this process; the other node is
-a process apart, for shm and tcp. Says what it does on standard output, one JSON object a line, the figures last; stops
-when its standard input ends.
+a process apart, for shm, tcp and rdma. Says what it does on standard output, one JSON object a line, the figures last;
+stops when its standard input ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import msgspec
 from pykvpool import __version__
 from pykvpool.cli.bench import measure
 from pykvpool.cli.bench.cases import Plan
-from pykvpool.cli.bench.raw import Memcpy, Sender
 from pykvpool.cli.bench.results import (
     Figures,
     Round,
@@ -31,12 +30,14 @@ from pykvpool.cli.bench.results import (
     raw_medians,
     transfer_figure,
 )
+from pykvpool.cli.bench.yardsticks import Raw
 from pykvpool.cli.processes import Children
 from pykvpool.cli.running import run
 from pykvpool.cli.servers import embedded_node
 from pykvpool.cli.supervised import ended_by, standard_input
 from pykvpool.client import Client
 from pykvpool.errors import PoolError
+from pykvpool.fabric.rdma.settings import RdmaSettings
 from pykvpool.model.keys import Scope
 
 T = TypeVar("T")
@@ -73,11 +74,12 @@ def say(said: Said) -> None:
 class Bench:
     """One run of a plan."""
 
-    def __init__(self, job: Job, clients: dict[str, Client], sender: Sender) -> None:
+    def __init__(self, job: Job, clients: dict[str, Client], raw: Raw) -> None:
         self._plan = job.plan
         self._clients = clients
-        self._memcpy = Memcpy()
-        self._sender = sender
+        #: Questions to the master are asked by this one.
+        self._asking = clients.get("shm") or next(iter(clients.values()))
+        self._raw = raw
         self._buffers = measure.Buffers(max(case.total_bytes for case in job.plan.transfers))
         self._names = measure.Names()
         self._done = 0
@@ -101,8 +103,9 @@ class Bench:
             client.register(self._buffers.target)
         self._step("putting what is asked about")
         hashes = self._names.take(max((case.hashes for case in plan.controls), default=0))
-        scopes = [Scope("bench", "layout", f"rank-{rank}") for rank in range(max(c.scopes for c in plan.controls))]
-        await measure.populate(self._clients["shm"], OTHER_NODE, hashes, scopes, ASKED_BYTES)
+        ranks = max((case.scopes for case in plan.controls), default=0)
+        scopes = [Scope("bench", "layout", f"rank-{rank}") for rank in range(ranks)]
+        await measure.populate(self._asking, OTHER_NODE, hashes, scopes, ASKED_BYTES)
         rounds: list[Round] = []
         for _ in range(plan.rounds):
             if rounds and time.perf_counter() - started > plan.max_seconds:
@@ -123,7 +126,7 @@ class Bench:
     async def _round(self, hashes: list[bytes], scopes: list[Scope], until: float) -> Round:
         plan, seconds = self._plan, self._plan.case_seconds
         self._step("the bare machine")
-        this = Round({"memcpy": self._memcpy.rate(seconds), "loopback": await self._sender.rate()}, {}, {}, {}, {})
+        this = Round(await self._raw.rates(seconds), {}, {}, {}, {})
         for number, case in enumerate(plan.transfers):
             if time.perf_counter() > until:
                 break
@@ -133,7 +136,7 @@ class Bench:
             )
         for number, asked in enumerate(plan.controls):
             self._step(f"{asked.verb} of {asked.hashes} in {asked.scopes}")
-            this.controls[number] = await measure.control(self._clients["shm"], asked, hashes, scopes, seconds)
+            this.controls[number] = await measure.control(self._asking, asked, hashes, scopes, seconds)
         for number, rate in enumerate(plan.put_rates):
             self._step(f"puts of {rate.object_bytes} bytes")
             this.put_rates[number] = await measure.put_rate(
@@ -150,14 +153,17 @@ def _there(figures: Iterable[T | None]) -> list[T]:
 @asynccontextmanager
 async def bench(job: Job) -> AsyncIterator[Bench]:
     """Everything that a run needs inside this process."""
+    plan = job.plan
     async with AsyncExitStack() as stack:
         children = await stack.enter_async_context(Children())
-        await stack.enter_async_context(embedded_node(INPROC_NODE, job.masters, job.plan.segment_bytes))
+        if "inproc" in plan.fabrics:
+            await stack.enter_async_context(embedded_node(INPROC_NODE, job.masters, plan.segment_bytes))
+        rdma = RdmaSettings((plan.rdma_device,) if plan.rdma_device else ())
         clients: dict[str, Client] = {}
-        for fabric in ("inproc", "shm", "tcp"):
-            client = await Client.connect(job.masters, name=f"bench-client-{fabric}", fabrics=(fabric,))
+        for fabric in plan.fabrics:
+            client = await Client.connect(job.masters, name=f"bench-client-{fabric}", fabrics=(fabric,), rdma=rdma)
             clients[fabric] = await stack.enter_async_context(client)
-        yield Bench(job, clients, await Sender.start(children))
+        yield Bench(job, clients, await Raw.start(plan, children))
 
 
 async def main() -> None:

@@ -49,6 +49,7 @@ HANDLERS: dict[type, Handler] = {
     commands.GetReplicas: Handler(lookup.get_replicas),
     commands.Touch: Handler(lookup.touch),
     commands.Stat: Handler(lookup.stat),
+    commands.Watch: Handler(cluster.watch),
     commands.Renew: Handler(leasing.renew),
     commands.Release: Handler(leasing.release),
     commands.ListKeys: Handler(objects.list_keys),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pykvpool.core.context import Context
-from pykvpool.core.handlers.checks import check_batch
+from pykvpool.core.handlers.checks import check_batch, check_scope
 from pykvpool.core.liveness import end_session
 from pykvpool.core.sessions import Session
 from pykvpool.errors import InvalidArgument, LimitExceeded
-from pykvpool.model.commands import MAX_SCOPES, ClusterState, Goodbye, Heartbeat, Intern
+from pykvpool.model.commands import MAX_SCOPES, ClusterState, Goodbye, Heartbeat, Intern, Watch
 from pykvpool.model.facts import ScopeInterned
 from pykvpool.model.ids import RequestId, ScopeId
 from pykvpool.model.keys import MAX_SCOPE_FIELD_BYTES, Scope
@@ -38,6 +38,14 @@ def _check_scope(scope: Scope) -> None:
         raise InvalidArgument("a scope needs a namespace")
     if scope.group < 0:
         raise InvalidArgument(f"group {scope.group}: 0 or more")
+
+
+def watch(context: Context, session: Session, request_id: RequestId, command: Watch) -> Done:
+    check_batch("scopes", command.scopes, MAX_SCOPES)
+    for scope in command.scopes:
+        check_scope(context, scope)
+    context.watching.watch(session.id, command.scopes)
+    return Done()
 
 
 def heartbeat(context: Context, session: Session, request_id: RequestId, command: Heartbeat) -> Beat:

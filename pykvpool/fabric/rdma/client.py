@@ -28,6 +28,8 @@ from pykvpool.fabric.tasks import run_all
 from pykvpool.fabric.verbs import VerbsError
 from pykvpool.memory.buffers import BufferRegistry
 from pykvpool.memory.copying import INLINE_BYTES, checksum
+from pykvpool.memory.cuda import GpuMemory
+from pykvpool.memory.device import DevicePiece
 from pykvpool.model.ids import Generation
 from pykvpool.model.objects import SegmentDescriptor
 from pykvpool.runtime import Runtime
@@ -44,6 +46,7 @@ class RdmaClient:
     Args:
         cluster, token: as for tcp.
         buffers: what the user registered; None: nothing.
+        gpu: GPU memory, likewise.
 
     Raises `NotSupported` where there is no verbs binding or no device.
     """
@@ -60,12 +63,13 @@ class RdmaClient:
         token: str | None = None,
         settings: RdmaSettings | None = None,
         buffers: BufferRegistry | None = None,
+        gpu: GpuMemory | None = None,
     ) -> None:
         self._settings = settings or RdmaSettings()
         self._identity = Identity(peer, cluster, token.encode() if token else None)
         self._runtime = runtime
         self._rails = Rails(require_verbs(self._settings), self._settings, self._on_rail_lost)
-        self._memory = LocalMemory(buffers)
+        self._memory = LocalMemory(buffers, gpu)
         self._connector = Connector(self._memory, runtime, self._rails.lose)
         self._sessions: dict[str, Session] = {}
         self._links: dict[Key, Link] = {}
@@ -87,6 +91,27 @@ class RdmaClient:
 
     async def write(self, batch: Sequence[Write], timeout_s: float) -> list[Outcome]:
         return await self._transfer(batch, timeout_s)
+
+    def device_obstacle(self, operation: Read | Write) -> str | None:
+        """See `pykvpool.fabric.base.DeviceFabric`. Every rail must reach the memory: any may carry any part of it."""
+        gpu = self._memory.gpu
+        if gpu is None:
+            return "this client has no GPU memory"
+        try:
+            self._check_open()
+            devices = list(dict.fromkeys(rail.device for rail in self._rails.active or self._rails.refresh()))
+            for device in devices:
+                self._memory.domain(device)
+        except PoolError as error:
+            return error.message
+        pieces = [piece for piece in operation.device if isinstance(piece, DevicePiece) and piece.nbytes]
+        return next((why for piece in pieces if (why := gpu.obstacle(piece, devices)) is not None), None)
+
+    def device_path(self, operation: Read | Write) -> str:
+        """See `pykvpool.fabric.base.DeviceFabric`."""
+        gpu = self._memory.gpu
+        pieces = [piece for piece in operation.device if isinstance(piece, DevicePiece)]
+        return gpu.path(pieces[0]) if gpu is not None and pieces else ""
 
     async def map_view(self, segment: SegmentDescriptor, offset: int, length: int) -> memoryview | None:
         """Always None: nothing is shared over a network."""
@@ -147,7 +172,8 @@ class RdmaClient:
         segment = operation.segment
         if self.reaches(segment) is None:
             return Unavailable(f"segment {segment.segment} has no rdma endpoint")
-        return refuse_operation(operation, self._identity.peer) or _out_of_bounds(operation, segment.size_bytes)
+        refusal = refuse_operation(operation, self._identity.peer, takes_device=True)
+        return refusal or _out_of_bounds(operation, segment.size_bytes)
 
     @contextmanager
     def _counted(self, deadline: asyncio.Timeout) -> Iterator[None]:
@@ -170,7 +196,7 @@ class RdmaClient:
         for item in items:
             item.error = _out_of_bounds(item.operation, link.size_bytes)
         items = [item for item in items if item.error is None]
-        summed = [item for item in items if item.operation.want_checksum]
+        summed = [item for item in items if item.is_summed]
         try:
             if items and items[0].is_write:
                 await run_all([link.carry(call, items), self._sum(summed, sums)])
@@ -192,7 +218,7 @@ class RdmaClient:
     @staticmethod
     def _outcome(item: Item, sums: dict[int, int], late: PoolError) -> Outcome:
         error = item.error
-        if error is None and (item.left or (item.operation.want_checksum and item.index not in sums)):
+        if error is None and (item.left or (item.is_summed and item.index not in sums)):
             error = late
         if error is not None:
             return Outcome(error=error, settled=not item.in_doubt, scheme=SCHEME)

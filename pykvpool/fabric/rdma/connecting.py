@@ -43,6 +43,9 @@ MAX_GID_TRIES = 8
 #: How long the first read of a lane may take. A queue pair gives up by itself within a second or two; this is for a
 #: card that says nothing at all.
 PROBE_S = 4.0
+#: When a queue pair gives a silent peer up: after about half a second (real cards take up to four times that). Not
+#: seven times, the most there is: Soft-RoCE takes that for ever.
+RETRIES = Retries(timeout_exponent=14, count=6)
 #: What no other address or rail can mend.
 _FINAL = (SegmentGone, Refused, ProtocolError, Closed)
 
@@ -153,9 +156,12 @@ class Connector:
         raise Unavailable(f"{route.rail.name} reaches no rdma port of {session.endpoint} ({tried})")
 
     def drop(self, device: Device) -> None:
-        """No lane is left on the device: close what lanes needed there."""
-        for queue in self._queues.pop(device, []):
-            queue.close()
+        """Close what lanes needed on a device. Raises `VerbsError` where one is left there."""
+        queues = self._queues.get(device, [])
+        while queues:
+            queues[-1].close()
+            queues.pop()
+        self._queues.pop(device, None)
 
     def close(self) -> None:
         for device in list(self._queues):
@@ -190,7 +196,7 @@ class Connector:
                 answer.number, answer.psn, pair.remote.address, remote.wire.lid, remote.wire.mtu_bytes
             )
             queue_pair.to_ready_to_receive(there, path)
-            queue_pair.to_ready_to_send(psn, path, Retries())
+            queue_pair.to_ready_to_send(psn, path, RETRIES)
             await _prove(lane)
         except BaseException:
             lane.close()

@@ -16,6 +16,8 @@ from pykvpool.fabric.tcp_socket import StreamSocket
 
 #: Messages kept for a side that does not read. It has at most some dozens of queue pairs to hear of.
 MAX_UNSENT = 1024
+#: How long a last word may take to be sent.
+PART_S = 1.0
 
 
 class Line:
@@ -53,9 +55,9 @@ class Line:
         self._stream.abort(reason)
 
     async def part(self, reason: PoolError) -> None:
-        """Hang up once what was said is sent."""
+        """Hang up once what was said is sent, if the other side takes it."""
         if self._sender is not None:
-            await asyncio.wait([self._sender])
+            await asyncio.wait([self._sender], timeout=PART_S)
         self._stream.close(reason)
 
     async def _send(self) -> None:

@@ -35,8 +35,21 @@ from pykvpool.runtime import drain
 
 log = logging.getLogger("pykvpool.fabric.rdma")
 
-#: Times that a slice may be the one that broke a lane. The second time it is the slice, or the owner, not the lane.
-MAX_FAILURES = 2
+#: Times that a slice may be refused, which breaks its lane. Twice is the slice's fault, or the owner's.
+MAX_REFUSALS = 2
+#: What is said of a request itself: its key, its bounds, its memory. Anything else is said of the way it takes.
+_REFUSALS = frozenset(
+    {
+        Status.LOCAL_LENGTH,
+        Status.LOCAL_PROTECTION,
+        Status.LOCAL_ACCESS,
+        Status.BAD_RESPONSE,
+        Status.REMOTE_INVALID_REQUEST,
+        Status.REMOTE_ACCESS,
+        Status.REMOTE_OPERATION,
+        Status.REMOTE_INVALID_READ,
+    }
+)
 #: What is under way for a call that was given up may end by itself for so long, before its lanes are destroyed: they
 #: carry other calls too, and a window's worth of bytes takes milliseconds.
 GRACE_S = 0.2
@@ -187,8 +200,10 @@ class Link:
     def _explain(self, lane: Lane, failure: Completion) -> PoolError:
         """A completion that is none, as an error; counts it against the slice that broke the lane."""
         head = lane.head
-        if head is not None and failure.status is not Status.FLUSHED:
-            head.failures += 1
+        if head is not None and failure.status in _REFUSALS:
+            head.refusals += 1
+        elif head is not None and failure.status is not Status.FLUSHED:
+            head.lost_lanes += 1
         error = TransferFailed(
             f"rdma: {lane.rail.name} to {lane.remote_rail} of {self._session.endpoint}: {failure.status}",
             peer=self._session.endpoint,
@@ -219,10 +234,15 @@ class Link:
 
     def _once_more(self, slice_: Slice, error: PoolError, *, again: bool) -> None:
         """A slice whose lane broke: in the queue again, or over."""
-        if self.failure is not None or not again or slice_.failures >= MAX_FAILURES:
+        if self.failure is not None or not again or self._is_hopeless(slice_):
             self._traffic.end(slice_, self.failure or error)
         else:
             self._traffic.again(slice_)
+
+    def _is_hopeless(self, slice_: Slice) -> bool:
+        """Refused again and again; or every lane broke once under it, as those of a device that vanished do, and then
+        another: a way that lets through the small read by which a lane proves itself, and no more than that."""
+        return slice_.refusals >= MAX_REFUSALS or slice_.lost_lanes > self._wanted
 
     def _ask(self, lane: Lane, writes: list[Slice], error: PoolError) -> None:
         """Have the owner destroy its end, and go on with the writes then."""

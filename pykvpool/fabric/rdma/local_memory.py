@@ -4,6 +4,7 @@
   the user takes it back.
 - A large piece of other memory is registered for the length of one call (`Borrowed`): the address may mean other pages
   tomorrow, so nothing of it is kept.
+- Ranges of a GPU that the user registered are in `gpu_memory`.
 - Everything else is copied through `staging`; so is what a device refuses to register.
 """
 
@@ -12,12 +13,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from pykvpool.errors import PoolError
+from pykvpool.errors import GpuFailed, PoolError
+from pykvpool.fabric.rdma.gpu_memory import GpuRegistrations
 from pykvpool.fabric.rdma.rails import Device
 from pykvpool.fabric.rdma.registration import Registration, chunk_bytes
 from pykvpool.fabric.rdma.staging import ARENA_BYTES, Staging
 from pykvpool.fabric.verbs import Access, ProtectionDomain
 from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer
+from pykvpool.memory.cuda import GpuMemory
+from pykvpool.memory.device import DevicePiece
 
 log = logging.getLogger("pykvpool.fabric.rdma")
 
@@ -29,8 +33,10 @@ BORROW_BYTES = 256 * 1024
 class LocalMemory:
     """Registrations of one client, on the devices that were attached."""
 
-    def __init__(self, buffers: BufferRegistry | None = None) -> None:
+    def __init__(self, buffers: BufferRegistry | None = None, gpu: GpuMemory | None = None) -> None:
         self.staging = Staging()
+        #: GPU memory; None: there is none.
+        self.gpu = None if gpu is None else GpuRegistrations(gpu, self._chunk, self.domain)
         self._arena: Registration | None = None
         self._domains: dict[Device, ProtectionDomain] = {}
         #: What the user registered; None: nothing can be.
@@ -86,6 +92,12 @@ class LocalMemory:
             self._kept[holder.address] = kept
         return kept
 
+    def find_device(self, piece: DevicePiece) -> Registration:
+        """The registration of a piece of GPU memory. Raises `GpuFailed`: there is none (any more)."""
+        if self.gpu is None:
+            raise GpuFailed("this client has no GPU memory")
+        return self.gpu.find(piece)
+
     def borrow(self, address: int, length: int, access: Access) -> Registration | None:
         """Register memory for one call on every attached device; None where one refuses. Give it back with
         `give_back`."""
@@ -112,6 +124,8 @@ class LocalMemory:
         """The device is about to be closed. Raises `VerbsError` where a queue pair of ours is left on it."""
         for registration in (*self._kept.values(), *self._borrowed, self.arena):
             registration.forget(device)
+        if self.gpu is not None:
+            self.gpu.detach(device)
         domain = self._domains.get(device)
         if domain is not None:
             device.let_go(domain.close)
@@ -122,6 +136,8 @@ class LocalMemory:
         if self._buffers is not None:
             self._buffers.unwatch(self._on_unregister)
         self._kept.clear()
+        if self.gpu is not None:
+            self.gpu.close()
         self.staging.close()
 
     def _on_unregister(self, buffer: RegisteredBuffer) -> None:

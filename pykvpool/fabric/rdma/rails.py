@@ -133,6 +133,8 @@ class Rails:
         self._only_gid = settings.gid_index
         self._on_lost = on_lost
         self._rails: list[Rail] = []
+        #: Devices that could not be opened when last tried: said once.
+        self._refused: set[str] = set()
         self._devices: list[Device] = []
 
     @property
@@ -193,7 +195,7 @@ class Rails:
         try:
             context = self._verbs.open(name)
         except VerbsError as error:
-            log.warning("rdma: %s is left out: %s", name, error)
+            self._leave_out(name, error)
             return
         try:
             device = Device(context, self.lose)
@@ -201,15 +203,20 @@ class Rails:
             numbers = [wanted_port] if wanted_port else range(1, device.limits.ports + 1)
             rails = [Rail(device, context.port(number), self._only_gid) for number in numbers]
         except VerbsError as error:
-            log.warning("rdma: %s is left out: %s", name, error)
+            self._leave_out(name, error)
             context.close()
             return
+        self._refused.discard(name)
         self._devices.append(device)
         self._rails += rails
         self._rails.sort(key=lambda rail: (rail.device.name, rail.number))
         asyncio.get_running_loop().add_reader(context.event_fd, self._on_events, device)
         for rail in rails:
             _log_choice(rail)
+
+    def _leave_out(self, name: str, error: VerbsError) -> None:
+        log.log(logging.DEBUG if name in self._refused else logging.WARNING, "rdma: %s is left out: %s", name, error)
+        self._refused.add(name)
 
     def _unwatch(self, device: Device) -> None:
         if device.failure is None:

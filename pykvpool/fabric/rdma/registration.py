@@ -90,9 +90,12 @@ class Registration:
         regions = self._regions.get(device)
         if regions is None:
             invariant(not self._retired or self._users, "retired memory is registered for its users alone")
-            regions = register_chunks(domain, self.address, self.size_bytes, self._chunk, self._access)
-            self._regions[device] = regions
+            regions = self._regions[device] = self._register(device, domain)
         return regions[(address - self.address) // self._chunk].lkey
+
+    def _register(self, device: Device, domain: ProtectionDomain) -> list[MemoryRegion]:
+        """Raises `PoolError`."""
+        return register_chunks(domain, self.address, self.size_bytes, self._chunk, self._access)
 
     def use(self) -> None:
         self._users += 1

@@ -35,6 +35,7 @@ from pykvpool.fabric.rdma.owner_session import OwnerSession, Served
 from pykvpool.fabric.rdma.rails import Device, Rail, Rails, require_verbs
 from pykvpool.fabric.rdma.settings import SCHEME, RdmaSettings
 from pykvpool.fabric.tcp_listen import Acceptor, advertised, open_listener
+from pykvpool.fabric.tcp_parting import part
 from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket, tune
 from pykvpool.fabric.verbs import CompletionQueue, VerbsError
 from pykvpool.model.ids import Generation
@@ -246,13 +247,17 @@ class RdmaServer:
         except PoolError as error:
             reason = error
             log.warning("rdma line ended: %s", error)
+            if session is not None:
+                session.gone()
+                self._part(session, error)
+            await part(stream)
         except Exception as error:  # a bug must not take other lines with it
             log.exception("rdma line failed")
             reason = Unavailable(f"the owner failed: {type(error).__name__}")
         finally:
             stream.abort(reason)
             self._lines.pop(stream, None)
-            if session is not None:
+            if session in self._sessions:
                 session.gone()
                 self._part(session, reason)
 

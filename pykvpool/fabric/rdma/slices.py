@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
-from pykvpool.errors import PoolError
+from pykvpool.errors import GpuFailed, PoolError, invariant
 from pykvpool.fabric.base import Read, Write
 from pykvpool.fabric.rdma.local_memory import BORROW_BYTES, LocalMemory
 from pykvpool.fabric.rdma.registration import Registration
 from pykvpool.fabric.rdma.staging import LARGE_SLOT_BYTES, Slot
 from pykvpool.fabric.verbs import Access
 from pykvpool.memory.copying import pinned
+from pykvpool.memory.device import DevicePiece, Piece
 
 #: Most bytes of one slice: enough that the work for it is lost in the transfer (1 MiB takes 20 us at 400 Gbit/s), small
 #: enough that lanes share a large operation evenly and that little is repeated when one breaks.
@@ -57,6 +59,11 @@ class Item:
     def is_write(self) -> bool:
         return isinstance(self.operation, Write)
 
+    @property
+    def is_summed(self) -> bool:
+        """A checksum is wanted, and a CPU can see the bytes: nothing of it is GPU memory."""
+        return self.operation.want_checksum and not self.operation.device
+
 
 @dataclass(slots=True, eq=False)
 class Part:
@@ -79,8 +86,9 @@ class Slice:
     staged: list[memoryview] = field(default_factory=list)
     #: Where it is copied to or from, while the slice is under way.
     slot: Slot | None = None
-    #: Times that it was the one that broke a queue pair.
-    failures: int = 0
+    #: Times that it was refused, and times that the way was lost, while it was the oldest on its lane.
+    refusals: int = 0
+    lost_lanes: int = 0
 
 
 @dataclass(slots=True)
@@ -104,31 +112,27 @@ class Cut:
 
 
 def cut(items: list[Item], shape: Shape, memory: LocalMemory) -> Cut:
-    """Cut every item, and say in each how many slices it has."""
+    """Cut every item, and say in each how many slices it has. Raises `GpuFailed`: GPU memory that nobody registered."""
     result = Cut()
-    for item in items:
-        before = len(result.slices)
-        result.slices += _slices(item, shape, memory, result)
-        item.left = len(result.slices) - before
+    try:
+        for item in items:
+            before = len(result.slices)
+            result.slices += _slices(item, shape, memory, result)
+            item.left = len(result.slices) - before
+    except GpuFailed:
+        memory.give_back(result.borrowed)
+        raise
     return result
 
 
 def _slices(item: Item, shape: Shape, memory: LocalMemory, result: Cut) -> Iterator[Slice]:
     growing: Slice | None = None
     offset = item.operation.offset
-    for piece in item.operation.pieces:
+    for piece in item.operation.device or item.operation.pieces:
         length = piece.nbytes
         if not length:
             continue
-        with pinned(piece) as address:
-            pass  # the piece itself keeps its buffer in place for as long as the operation lives
-        registration = memory.find(address, length)
-        if registration is not None:
-            result.kept[registration] = None
-        elif length >= BORROW_BYTES:
-            registration = memory.borrow(address, length, Access.NONE if item.is_write else Access.LOCAL_WRITE)
-            if registration is not None:
-                result.borrowed.append(registration)
+        address, registration = _locate(piece, item, memory, result)
         done = 0
         while done < length:
             if growing is not None and not _may_grow(growing, registration, shape):
@@ -141,12 +145,32 @@ def _slices(item: Item, shape: Shape, memory: LocalMemory, result: Cut) -> Itera
             if registration is not None:
                 growing.parts.append(Part(address + done, count, registration))
             else:
-                growing.staged.append(piece if count == length else piece[done : done + count])
+                part = piece if count == length else piece[done : done + count]
+                invariant(isinstance(part, memoryview), "GPU memory is registered, or was staged before it came here")
+                growing.staged.append(cast("memoryview", part))
             growing.length += count
             done += count
             offset += count
     if growing is not None:
         yield growing
+
+
+def _locate(piece: Piece, item: Item, memory: LocalMemory, result: Cut) -> tuple[int, Registration | None]:
+    """Where a piece is, and its registration; None: it is staged."""
+    if isinstance(piece, DevicePiece):
+        registration: Registration | None = memory.find_device(piece)
+        result.kept[cast("Registration", registration)] = None
+        return piece.address, registration
+    with pinned(piece) as address:
+        pass  # the piece itself keeps its buffer in place for as long as the operation lives
+    registration = memory.find(address, piece.nbytes)
+    if registration is not None:
+        result.kept[registration] = None
+    elif piece.nbytes >= BORROW_BYTES:
+        registration = memory.borrow(address, piece.nbytes, Access.NONE if item.is_write else Access.LOCAL_WRITE)
+        if registration is not None:
+            result.borrowed.append(registration)
+    return address, registration
 
 
 def _may_grow(growing: Slice, registration: Registration | None, shape: Shape) -> bool:

@@ -28,6 +28,7 @@ from pykvpool.fabric.verbs.model import (
     DeviceName,
     Event,
     EventKind,
+    Gid,
     Limits,
     LinkLayer,
     Opcode,
@@ -41,7 +42,7 @@ from pykvpool.fabric.verbs.model import (
     WorkRequest,
 )
 from pykvpool.fabric.verbs.protocol import CompletionQueue, VerbsError
-from pykvpool.fabric.verbs.sysfs import gid_table
+from pykvpool.fabric.verbs.sysfs import gid_entry
 
 #: IBV_LINK_LAYER_*, which the library passes on as numbers.
 _LINK_LAYERS = {1: LinkLayer.INFINIBAND, 2: LinkLayer.ETHERNET}
@@ -252,7 +253,7 @@ class _Context(Handle):
         with _verb(f"query port {number}", self.name):
             found = self.context.query_port(number)
             link_layer = _LINK_LAYERS.get(int(found.link_layer), LinkLayer.UNKNOWN)
-            gids = gid_table(self.name, number, infiniband=link_layer is LinkLayer.INFINIBAND)
+            gids = self._gids(number, found.gid_tbl_len, link_layer)
         return Port(
             number=number,
             state=PORT_STATES[int(found.state)],
@@ -261,6 +262,16 @@ class _Context(Handle):
             active_mtu_bytes=MTU_BYTES[int(found.active_mtu)],
             max_message_bytes=found.max_msg_sz,
             gids=gids,
+        )
+
+    def _gids(self, port: int, size: int, link_layer: LinkLayer) -> tuple[Gid, ...]:
+        """Entries in use. Most of the table, which may hold a thousand, is zeros: those are passed over first."""
+        infiniband = link_layer is LinkLayer.INFINIBAND
+        addresses = ((index, self.context.query_gid(port, index).raw) for index in range(size))
+        return tuple(
+            gid_entry(self.name, port, index, bytes(address), infiniband=infiniband)
+            for index, address in addresses
+            if any(address)
         )
 
     def next_event(self) -> Event | None:

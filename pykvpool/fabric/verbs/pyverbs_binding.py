@@ -230,7 +230,10 @@ class _Domain(Handle):
         super().__init__(context.device, context)
 
     def register(self, address: int, length: int, access: Access) -> _Region:
-        with _verb(f"register {length} bytes of memory", self.device):
+        operation = f"register {length} bytes of memory"
+        if not address:  # pyverbs would allocate memory of its own
+            raise VerbsError(operation, self.device, errno.EFAULT, os.strerror(errno.EFAULT))
+        with _verb(operation, self.device):
             mr = MR(self.pd, length, int(access), address=address)
         return _Region(self, address, mr)
 

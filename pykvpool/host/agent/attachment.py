@@ -17,13 +17,16 @@ from pykvpool.errors import Closed, PoolError, ProtocolError, Unavailable
 from pykvpool.host.access import PoolLine
 from pykvpool.host.agent import wire
 from pykvpool.host.agent.ring import Place, RingMap
-from pykvpool.host.jobs import SaveTally, all_or_first_error, check_loaded, chunks_of, put_item
+from pykvpool.host.jobs import SaveTally, all_or_first_error, check_loaded, chunks_of, put_item, streams_of
 from pykvpool.host.port import Answer, BlockGroup, Lapsed, LoadDone, LoadJob, PortEvent, Removed, SaveDone, SaveJob
 from pykvpool.host.work import PortWork
 from pykvpool.model.keys import Scope
 from pykvpool.transport.base import Stream
 
 log = logging.getLogger("pykvpool.host.agent")
+
+#: Parts of a job that a ring holds at least.
+RING_PARTS = 8
 
 
 class Others(Protocol):
@@ -91,6 +94,8 @@ class Attachment:
                 self.work.lookup(lookup)
             case wire.Release(lookup_id=lookup_id):
                 self.work.release(lookup_id)
+            case wire.Watch(scopes=scopes):
+                self.work.watch(scopes)
             case wire.Fence():
                 self.work.fence()
             case wire.Reset():
@@ -153,11 +158,13 @@ class _RingMover:
         self._ring = ring
         self._replicas = replicas
         self._answers = answers
+        #: Several parts find room beside each other, so that one is copied while others move.
+        self._part_bytes = ring.size_bytes // RING_PARTS
         self._last_ticket = 0
 
     async def save(self, client: Client, job: SaveJob, tally: SaveTally, timeout_s: float) -> None:
         for number, group in enumerate(job.groups):
-            for chunk in chunks_of(group):
+            for chunk in chunks_of(group, self._part_bytes):
                 there = await client.touch([group.keys[i] for i in chunk], scope=group.scope, timeout_s=timeout_s)
                 missing = [i for i, known in zip(chunk, there, strict=True) if not known]
                 tally.existed(len(chunk) - len(missing))
@@ -201,13 +208,19 @@ class _RingMover:
         return True
 
     async def load(self, client: Client, job: LoadJob, timeout_s: float) -> int:
-        works = [self._load(client, job.job_id, number, group, timeout_s) for number, group in enumerate(job.groups)]
+        works = [
+            self._load(client, job.job_id, number, group, chunks, timeout_s)
+            for number, group in enumerate(job.groups)
+            for chunks in streams_of(chunks_of(group, self._part_bytes))
+        ]
         return await all_or_first_error(works)
 
-    async def _load(self, client: Client, job_id: int, number: int, group: BlockGroup, timeout_s: float) -> int:
+    async def _load(
+        self, client: Client, job_id: int, number: int, group: BlockGroup, chunks: Sequence[range], timeout_s: float
+    ) -> int:
         """The next part is read while the engine copies the last one."""
         block_bytes = group.block_bytes
-        for chunk in chunks_of(group):
+        for chunk in chunks:
             rest = list(chunk)
             while rest:
                 place = await self._ring.take(block_bytes, len(rest))
@@ -223,7 +236,7 @@ class _RingMover:
                 ticket, taken = self._open(place)
                 self._give_back_later(place, taken)
                 self._say(wire.Take(ticket, job_id, number, tuple(part), place.offset))
-        return block_bytes * len(group.keys)
+        return block_bytes * sum(map(len, chunks))
 
     def _open(self, place: Place) -> tuple[int, asyncio.Future[bool]]:
         """A ticket for what the engine is asked to do with a place."""

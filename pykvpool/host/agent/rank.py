@@ -23,7 +23,7 @@ from pykvpool.fabric.packet_socket import PacketSocket
 from pykvpool.host.agent import wire
 from pykvpool.host.agent.ring import RingFile, places_of
 from pykvpool.host.agent.server import open_stream
-from pykvpool.host.port import Answer, BlockGroup, Lapsed, LoadDone, LoadJob, Lookup, Run, SaveDone, SaveJob
+from pykvpool.host.port import Answer, BlockGroup, Lapsed, LoadDone, LoadJob, Lookup, Removed, Run, SaveDone, SaveJob
 from pykvpool.host.work import Emit
 from pykvpool.model.keys import Scope
 from pykvpool.runtime import Runtime
@@ -82,6 +82,8 @@ class Rank:
         self._jobs: dict[int, _UnderWay] = {}
         #: Lookups that were not released, and whether they were answered.
         self._lookups: dict[int, bool] = {}
+        #: Scopes of which every node is to tell.
+        self._watched: dict[Scope, None] = {}
         self._resets: dict[int, asyncio.Future[None]] = {}
         self._last_reset = 0
         self._ring_bytes = where.ring_bytes
@@ -125,6 +127,10 @@ class Rank:
         if lookup_id in self._lookups:
             del self._lookups[lookup_id]
             self._say(wire.Release(lookup_id))
+
+    def watch(self, scopes: tuple[Scope, ...]) -> None:
+        self._watched.update(dict.fromkeys(scopes))
+        self._say(wire.Watch(scopes))
 
     def fence(self) -> None:
         """Every save that was said before is ended by the node, and reported as any."""
@@ -339,6 +345,10 @@ class Rank:
         if not state.connected:
             self._trouble = Unavailable(f"the node {offer.node!r} is not connected to the pool")
         log.info("%s is attached to the node %r", self._name, offer.node)
+        if self._watched:
+            self._say(wire.Watch(tuple(self._watched)))
+            for scope in self._watched:  # no node told of what went meanwhile
+                self._emit(Removed(scope, ()))
 
     async def _offer(self, packets: PacketSocket) -> wire.Offer:
         """Of which pool is this node? Raises `Unavailable` for another one than is wanted."""

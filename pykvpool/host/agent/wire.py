@@ -86,6 +86,12 @@ class Release(Tagged, frozen=True, tag="release"):
     lookup_id: int
 
 
+class Watch(Tagged, frozen=True, tag="watch"):
+    """Tell of blocks that leave these scopes."""
+
+    scopes: tuple[Scope, ...]
+
+
 class Fence(Tagged, frozen=True, tag="fence"):
     """End every save of this attachment."""
 
@@ -159,7 +165,7 @@ class ResetDone(Tagged, frozen=True, tag="reset_done"):
     error: str
 
 
-FromEngine = Save | Load | Drop | Filled | Taken | Ask | Release | Fence | Reset | Ping
+FromEngine = Save | Load | Drop | Filled | Taken | Ask | Release | Watch | Fence | Reset | Ping
 FromNode = (
     State | Fill | Take | Saved | Loaded | Answered | HoldLapsed | BlocksRemoved | ResetDone
 )  # fmt: skip

@@ -6,6 +6,7 @@ bytes. Both are judged. Answers that took several steps are left out where the w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pykvpool.model.commands import ClusterState, Command, Exists, GetReplicas, MatchPrefix, PutEnd, PutStart, PutWait
@@ -13,7 +14,7 @@ from pykvpool.model.commands import Touch as TouchCommand
 from pykvpool.model.ids import PutId, RequestId, ScopeId, SessionId
 from pykvpool.model.objects import ObjectInfo
 from pykvpool.model.replies import Done, Existing, Flags, Located, Matched, PutGrant, PutStarted, Reply, State
-from pykvpool_sim.checkers.ledger import Holding, Ledger
+from pykvpool_sim.checkers.ledger import Holding, Key, Ledger
 from pykvpool_sim.checkers.verdicts import Verdicts
 
 
@@ -35,11 +36,14 @@ class AnswerChecker:
     def __init__(self, ledger: Ledger, verdicts: Verdicts) -> None:
         self._ledger = ledger
         self._verdicts = verdicts
+        self._may_hide: Callable[[Key], bool] = lambda key: False
 
-    def before(self, answer: Answer) -> None:
-        """Lookups, against the ledger as it was when the step began."""
+    def before(self, answer: Answer, may_hide: Callable[[Key], bool] = lambda key: False) -> None:
+        """Lookups, against the ledger as it was when the step began. `may_hide`: could a search for room, which is
+        under way, hide this object? Then a miss is allowed."""
         if not answer.at_once:
             return
+        self._may_hide = may_hide
         match answer.command, answer.reply:
             case GetReplicas(), Located():
                 self._located(answer.command, answer.reply)
@@ -62,7 +66,7 @@ class AnswerChecker:
         for hash_, found in zip(command.hashes, reply.objects, strict=True):
             entry = self._ledger.readable((command.scope, hash_))
             if not isinstance(found, ObjectInfo):
-                if entry is not None:
+                if entry is not None and not self._may_hide((command.scope, hash_)):
                     self._add("P8", f"{hash_!r} is readable and was answered with {found.message!r}", hash_)
                 continue
             if entry is None:
@@ -82,7 +86,8 @@ class AnswerChecker:
 
     def _flags(self, scope: ScopeId, hashes: tuple[bytes, ...], flags: bytes, answer: Answer) -> None:
         for hash_, flag in zip(hashes, flags, strict=True):
-            if bool(flag) != (self._ledger.readable((scope, hash_)) is not None):
+            there = self._ledger.readable((scope, hash_)) is not None
+            if bool(flag) != there and not (there and self._may_hide((scope, hash_))):
                 self._add(
                     "P8" if not flag else "P1", f"{answer.command} was answered {bool(flag)} for {hash_!r}", hash_
                 )
@@ -94,7 +99,8 @@ class AnswerChecker:
             self._ledger.readable((scope, command.hashes[count])) is not None for scope in counted
         ):
             count += 1
-        if count != reply.count:
+        missed = [(scope, command.hashes[reply.count]) for scope in counted] if reply.count < count else []
+        if count != reply.count and not any(self._may_hide(key) for key in missed):
             self._add("P1" if reply.count > count else "P8", f"{command} matched {reply.count}, there are {count}")
 
     def _state(self, reply: State) -> None:
@@ -121,6 +127,7 @@ class AnswerChecker:
             if isinstance(entry, Existing):
                 self._existing(answer, entry.put_id, hash_, position)
             elif isinstance(entry, PutGrant):
+                self._granted(answer.command, reply, entry, hash_)
                 put = self._ledger.puts.get(entry.put_id)
                 if put is None or put.fact.session != answer.session or put.fact.extents != entry.extents:
                     self._add("P2", f"session {answer.session} was given {entry}; it is {put}", hash_, entry.put_id)
@@ -132,6 +139,13 @@ class AnswerChecker:
                     segment = self._ledger.by_generation.get(told.generation) if told is not None else None
                     if segment is None or segment.fact.segment != extent.segment:
                         self._add("P5", f"{entry} comes with {told} for segment {extent.segment}", hash_, entry.put_id)
+
+    def _granted(self, command: Command, reply: PutStarted, grant: PutGrant, hash_: bytes | None) -> None:
+        nodes = {segment.segment: segment.node for segment in reply.segments}
+        if len({nodes.get(extent.segment) for extent in grant.extents}) < len(grant.extents):
+            self._add("P8", f"{grant} has two copies on one node: {nodes}", hash_, grant.put_id)
+        if isinstance(command, PutStart) and len(grant.extents) < (command.min_granted or command.min_replicas):
+            self._add("P7", f"{grant} has fewer copies than {command} needs", hash_, grant.put_id)
 
     def _existing(self, answer: Answer, put_id: PutId, hash_: bytes | None, position: int) -> None:
         put = self._ledger.puts.get(put_id)

@@ -31,6 +31,10 @@ class ContentChecker:
     def lent(self, memory: SimMemory) -> None:
         self._memories[memory.generation] = memory
 
+    def memory_behind(self, view: memoryview) -> SimMemory | None:
+        """The memory that a view shows."""
+        return next((memory for memory in self._memories.values() if memory.is_behind(view)), None)
+
     def decayed(self, memory: SimMemory, offset: int) -> None:
         self._decayed.setdefault(memory.generation, []).append(offset)
 

@@ -2,7 +2,8 @@
 
 A write may land in an extent only while that extent is its own put's: open, or in quarantine. Not when it is free (it
 could be given out), not when it is an object, not when it is another's. And nothing of an earlier mount touches a later
-one, for writing or reading. Mounts that the master gave up are nobody's: what lands there harms nobody.
+one, for writing or reading; nor the earlier one itself once its node has mounted again. Mounts that the master gave up,
+and their nodes have not replaced yet, are nobody's: what lands there harms nobody.
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ class LandingChecker:
                 "P5",
                 f"{_words(landing)} touched generation {landing.memory.generation:#x} through a descriptor of "
                 f"{landing.generation:#x}",
+                put_id=landing.put_id,
+            )
+        ledger = self._ledger()
+        newest = ledger.newest_mount(landing.generation) if ledger is not None else None
+        if newest not in (None, landing.generation):
+            self._verdicts.add(
+                "P5",
+                f"{_words(landing)} touched {landing.generation:#x}, and its node has mounted {newest:#x} since",
                 put_id=landing.put_id,
             )
         if landing.put_id is not None:

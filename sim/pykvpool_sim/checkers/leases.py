@@ -1,8 +1,9 @@
 """Who may still be reading: leases as they follow from the master's answers, and what that forbids (P2, P6).
 
 While a lease is in force, the objects under it keep their bytes: their extents do not come free but by the loss of
-their segment. The book ends a lease as soon as the master may (its time, its release, the end of its session), so the
-master is never blamed for ending one too early by a hair.
+their segment. The book ends a lease as soon as the master may (its time, its release, its holder's goodbye), so the
+master is never blamed for ending one too early by a hair. A holder that fell silent, or was superseded, may still be
+reading: the end of its session alone ends nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,14 @@ class LeaseBook:
 
     def in_force(self, lease: LeaseId, now: int) -> bool:
         booked = self._leases.get(lease)
-        return booked is not None and now < booked.expires_at and self._ledger.sessions[booked.session].ended is None
+        return booked is not None and now < booked.expires_at and not self._has_left(booked.session)
+
+    def _has_left(self, session: SessionId) -> bool:
+        return self._ledger.sessions[session].ended == "goodbye"
+
+    def known(self) -> list[LeaseId]:
+        """Those that may be in force, oldest first."""
+        return list(self._leases)
 
     def release(self, lease: LeaseId, session: SessionId) -> None:
         booked = self._leases.get(lease)

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from pykvpool.model import facts
-from pykvpool.model.ids import Generation, PutId, ScopeId, SegmentId, SessionId
+from pykvpool.model.ids import Generation, NodeName, PutId, ScopeId, SegmentId, SessionId
 from pykvpool.model.keys import Scope
 from pykvpool.model.objects import Extent, Pin
 from pykvpool_sim.checkers.verdicts import Verdicts
@@ -97,6 +97,8 @@ class Ledger:
         self.sessions: dict[SessionId, SessionEntry] = {}
         self.segments: dict[SegmentId, SegmentEntry] = {}
         self.by_generation: dict[Generation, SegmentEntry] = {}
+        #: The latest mount of each node.
+        self._newest: dict[NodeName, Generation] = {}
         self.puts: dict[PutId, PutEntry] = {}
         #: Readable keys.
         self.objects: dict[Key, PutId] = {}
@@ -139,6 +141,11 @@ class Ledger:
         entry = self.segments.get(segment)
         return entry is not None and entry.going is None
 
+    def newest_mount(self, generation: Generation) -> Generation | None:
+        """The latest mount of the node whose mount this was; None: nobody mounted it in this life of the master."""
+        entry = self.by_generation.get(generation)
+        return None if entry is None else self._newest[entry.fact.node]
+
     def children(self, key: Key) -> list[PutEntry]:
         """Readable objects whose parent this is."""
         scope, hash_ = key
@@ -160,6 +167,7 @@ class Ledger:
         if fact.segment in self.segments or fact.generation in self.by_generation:
             self._verdicts.add("P5", f"{fact} names a mount that there was before")
         self.segments[fact.segment] = self.by_generation[fact.generation] = SegmentEntry(fact)
+        self._newest[fact.node] = fact.generation
 
     def _segment_going(self, fact: facts.SegmentGoing) -> None:
         self.segments[fact.segment].going = fact.reason

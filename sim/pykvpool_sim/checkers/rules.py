@@ -33,6 +33,8 @@ class Rules:
         self._fenced: set[tuple[PutId, SegmentId]] = set()
         #: The writer said that it has drained: put -> mask of replicas that it excepts.
         self._drained: dict[PutId, int] = {}
+        #: Their own writers asked for them to be committed.
+        self._ended: set[PutId] = set()
         self._said_goodbye: set[SessionId] = set()
         #: Puts whose writers were told of them.
         self.told: set[PutId] = set()
@@ -73,6 +75,8 @@ class Rules:
                     entry_of = self._ledger.puts.get(put_id)
                     if entry_of is not None and entry_of.fact.session == event.session:
                         self._drained[put_id] = mask & self._drained.get(put_id, mask)
+                        if isinstance(event.command, PutEnd):
+                            self._ended.add(put_id)
             case PutForget():
                 self._disturbed_at = self._seen_at[event.session]
             case Goodbye():
@@ -144,6 +148,11 @@ class Rules:
         entry = self._ledger.puts.get(fact.put_id)
         if entry is None:
             return
+        if isinstance(fact, facts.ObjectCommitted):
+            if fact.put_id not in self._ended:
+                self._add("P1", f"{fact}: its writer never said so", fact.put_id)
+            if len(fact.landed) < entry.fact.min_replicas:
+                self._add("P7", f"{fact}: {entry.fact.min_replicas} copies are required", fact.put_id)
         kept = {*fact.quarantined, *(fact.landed if isinstance(fact, facts.ObjectCommitted) else ())}
         ended = self._ledger.sessions[entry.fact.session].ended
         drained = self._drained.get(fact.put_id)

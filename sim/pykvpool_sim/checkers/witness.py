@@ -15,13 +15,13 @@ from pykvpool.model.commands import Command, GetReplicas, MatchPrefix, PutWait, 
 from pykvpool.model.events import Event, Request
 from pykvpool.model.facts import Fact, ObjectCommitted, PutOpened
 from pykvpool.model.ids import LeaseId, PutId, RequestId, SessionId
-from pykvpool.model.objects import ObjectInfo
+from pykvpool.model.objects import ObjectInfo, Pin
 from pykvpool.model.replies import Done, Located, Matched, PutGrant, PutStarted, Reply
 from pykvpool.runtime import Clock
 from pykvpool_sim.checkers.answers import Answer, AnswerChecker
 from pykvpool_sim.checkers.contents import ContentChecker
 from pykvpool_sim.checkers.leases import LeaseBook
-from pykvpool_sim.checkers.ledger import Ledger
+from pykvpool_sim.checkers.ledger import Key, Ledger
 from pykvpool_sim.checkers.queue import QueueChecker
 from pykvpool_sim.checkers.rules import Rules
 from pykvpool_sim.checkers.verdicts import Verdicts
@@ -55,6 +55,8 @@ class Witness:
         self._first_replies: dict[tuple[SessionId, RequestId], Reply] = {}
         self._steps = 0
         self._now = 0
+        #: After the last step the core had nothing more to do at once.
+        self._idle = True
 
     @property
     def config(self) -> CoreConfig:
@@ -84,6 +86,10 @@ class Witness:
     def is_leased(self, put_id: PutId) -> bool:
         """A lease over this object is in force, on the master's clock."""
         return self._book.covering(put_id, self._clock.now_ms()) is not None
+
+    def leases(self) -> list[LeaseId]:
+        """Those that may be in force, oldest first."""
+        return self._book.known()
 
     def validate(self) -> None:
         """The core's own invariants."""
@@ -121,7 +127,7 @@ class Witness:
     def _judge(self, effects: Effects) -> None:
         answers = [answer for reply in effects.replies if (answer := self._answer(*reply)) is not None]
         for answer in answers:
-            self._answers.before(answer)
+            self._answers.before(answer, self._may_hide)
             self._lease(answer)
         for answer in answers:
             self._tell(answer)
@@ -135,7 +141,8 @@ class Witness:
             elif isinstance(fact, ObjectCommitted):
                 self._contents.check(self.ledger, self.ledger.puts[fact.put_id])
         deadline = self.core.next_deadline()
-        self._rules.stepped(effects.facts, self._now, idle=deadline is None or deadline > self._now)
+        self._idle = deadline is None or deadline > self._now
+        self._rules.stepped(effects.facts, self._now, idle=self._idle)
         for _, instruction in effects.instructions:
             self._rules.instruct(instruction)
         for answer in answers:
@@ -143,6 +150,13 @@ class Witness:
             self._queue.answered(answer, self._now)
         self._queue.stepped(self._now)
         self._book.forget_ended(self._now)
+
+    def _may_hide(self, key: Key) -> bool:
+        """A search for room that takes several steps may hide what it is about to evict, and let it stay after all: a
+        miss costs a recompute. It never hides what must not be evicted, and nothing when it has ended."""
+        put_id = self.ledger.objects.get(key)
+        guarded = put_id is not None and self._book.covering(put_id, self._now) is not None
+        return not self._idle and not guarded and self.ledger.pins.get(key) != Pin.HARD
 
     def _answer(self, session: SessionId, request_id: RequestId, reply: Reply) -> Answer | None:
         """None for welcomes, and for what was answered before (which must be the same answer)."""

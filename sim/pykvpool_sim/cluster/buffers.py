@@ -1,15 +1,18 @@
 """Local buffers that tell on whoever touches them after a call is over.
 
 A call borrows a buffer; when it is over the buffer is painted, and nothing may land in it any more. A source buffer is
-painted too: whatever is sent from it later carries paint, not the bytes of any key.
+painted too: whatever is sent from it later carries paint, not the bytes of any key, and `PaintChecker` sees it land.
 """
 
 from __future__ import annotations
 
 from pykvpool_sim.checkers import Verdicts
+from pykvpool_sim.fabric import Landing
 
 #: One of each for ever: what is lent out is never handed out twice at the same time.
 _PAINT = 0xDB
+#: So much paint in a row is no chance: the bytes of keys are random.
+_PAINT_RUN = 12
 
 
 class PaintedBuffers:
@@ -45,3 +48,21 @@ class PaintedBuffers:
 
 def _painted(size_bytes: int) -> bytes:
     return bytes([_PAINT]) * size_bytes
+
+
+class PaintChecker:
+    """A `Watcher` of the data network: no write sends from a buffer whose call is over (P2)."""
+
+    def __init__(self, verdicts: Verdicts) -> None:
+        self._verdicts = verdicts
+
+    def landed(self, landing: Landing) -> None:
+        if landing.put_id is None:
+            return
+        data = bytes(landing.memory.view[landing.offset : landing.offset + landing.length])
+        if _painted(_PAINT_RUN) in data:
+            self._verdicts.add(
+                "P2",
+                f"a write of put {landing.put_id} by {landing.peer.name} sent from a buffer after its call was over",
+                put_id=landing.put_id,
+            )

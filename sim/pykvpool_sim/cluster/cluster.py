@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from pykvpool.client import Client
@@ -16,14 +17,17 @@ from pykvpool.master import MasterServer
 from pykvpool.model.facts import Fact
 from pykvpool.node import Node, NodeSettings
 from pykvpool.runtime import Runtime
+from pykvpool.transport.control import ControlSession
 from pykvpool.transport.registry import TransportRegistry
 from pykvpool_sim.checkers import Verdicts, Witness
 from pykvpool_sim.checkers.contents import ContentChecker
 from pykvpool_sim.checkers.guarded import GuardChecker
 from pykvpool_sim.checkers.landings import LandingChecker
+from pykvpool_sim.checkers.views import ViewChecker
+from pykvpool_sim.cluster.buffers import PaintChecker
 from pykvpool_sim.cluster.keys import value_of
 from pykvpool_sim.cluster.shape import Shape
-from pykvpool_sim.fabric import DataNetwork, SimFabricClient, SimFabricServer, SimMemory
+from pykvpool_sim.fabric import RAILS, DataNetwork, SimFabricClient, SimFabricServer, SimMemory
 from pykvpool_sim.host import Host
 from pykvpool_sim.runtime import sim_runtime
 from pykvpool_sim.transport import SimTransport
@@ -46,7 +50,8 @@ class Cluster:
         self.contents = ContentChecker(value_of, self.verdicts)
         self.landings = LandingChecker(lambda: self.witness.ledger if self.witness is not None else None, self.verdicts)
         self.guards = GuardChecker(lambda: self.witness, self.verdicts)
-        self.network.watchers += [self.landings, self.guards]
+        self.views = ViewChecker(lambda: self.witness, self.contents.memory_behind, self.verdicts)
+        self.network.watchers += [self.landings, self.guards, self.views, PaintChecker(self.verdicts)]
         #: The present life of the master; None before the first.
         self.witness: Witness | None = None
         #: (world time, fact), of all lives of the master, for stories.
@@ -55,8 +60,19 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         #: The mounts of each host's present life.
         self.memories: dict[str, list[SimMemory]] = {}
+        #: (kind, host) of each strike that found something to befall.
+        self.fired: list[tuple[str, str]] = []
         #: No new operations: the workload comes to its end.
         self.rest = asyncio.Event()
+        #: Keys that somebody asked for in another size: their own writers may meet a conflict.
+        self.doubtful: set[bytes] = set()
+        #: Turns that were begun, by client host; over all its lives.
+        self._turns: Counter[str] = Counter()
+
+    def next_turn(self, host: str) -> int:
+        """Numbers from 1."""
+        self._turns[host] += 1
+        return self._turns[host]
 
     def start(self, run_client: Callable[[Host], object]) -> None:
         """Make and boot all hosts; `run_client` is what clients run."""
@@ -104,16 +120,21 @@ class Cluster:
 
     def _node(self, host: Host, size_bytes: int) -> Node:
         def lend(size_bytes: int, runtime: Runtime) -> SimMemory:
-            memory = SimMemory(size_bytes, runtime)
+            memory = SimMemory(size_bytes, runtime, self._given_back)
             self.contents.lent(memory)
             self.memories[host.name].append(memory)
             # A dead process has no memory. (Its tasks are never freed, so it has to be said.)
             host.on_crash(memory.close)
             return memory
 
-        server = SimFabricServer(host, self.network)
+        servers = [SimFabricServer(host, self.network, rail) for rail in RAILS[: self.shape.rails]]
         settings = NodeSettings(host.name, (ADDRESS,), size_bytes)
-        return Node(settings, [server], sim_runtime(host), transports=_transports(host), make_memory=lend)
+        return Node(settings, servers, sim_runtime(host), transports=_transports(host), make_memory=lend)
+
+    def _given_back(self, memory: SimMemory) -> None:
+        """P5: memory that goes back to its machine is nobody's target any more."""
+        if self.network.serves(memory):
+            self.verdicts.add("P5", f"the memory of {memory.generation:#x} was given back while it could be reached")
 
     # -- clients -------------------------------------------------------------------------------------------------
 
@@ -126,11 +147,14 @@ class Cluster:
         timeout_s: float = 10.0,
         lanes: int = 1,
         blind: bool = False,
+        maps: bool = False,
     ) -> Client:
         """A client of the pool on `host`; called in its life. Raises as `Client.connect`."""
 
         def make_fabric(scheme: str, settings: ClientSettings) -> SimFabricClient:
-            return SimFabricClient(host, self.network, settings.peer, lanes=lanes, blind=blind)
+            return SimFabricClient(
+                host, self.network, settings.peer, lanes=lanes, blind=blind, maps=maps, scheme=scheme
+            )
 
         return await Client.connect(
             ADDRESS,
@@ -138,11 +162,18 @@ class Cluster:
             replicas=replicas,
             min_replicas=1,
             timeout_s=timeout_s,
-            fabrics=("sim",),
+            fabrics=RAILS[: self.shape.rails],
             runtime=sim_runtime(host),
             transports=_transports(host),
             make_fabric=make_fabric,
         )
+
+
+async def open_session(host: Host, name: str) -> ControlSession:
+    """A bare session with the master, of a client that says what it likes. Raises as `ControlSession.connect`."""
+    return await ControlSession.connect(
+        [ADDRESS], name=name, role="client", runtime=sim_runtime(host), transports=_transports(host)
+    )
 
 
 def _transports(host: Host) -> TransportRegistry:

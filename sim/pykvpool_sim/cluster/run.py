@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pykvpool_sim.choosers import Chooser, Fifo, Pct, Seeded
-from pykvpool_sim.cluster.cluster import BugLog, Cluster
+from pykvpool_sim.choosers import Chooser, Fifo, Pct, Recorder, Seeded, Tape
+from pykvpool_sim.cluster.cluster import MASTER, BugLog, Cluster
+from pykvpool_sim.cluster.program import ClientProgram
 from pykvpool_sim.cluster.rest import come_to_rest
-from pykvpool_sim.cluster.shape import ClientShape, draw_shape
-from pykvpool_sim.cluster.story import story_of, timeline
-from pykvpool_sim.cluster.troubles import draw_troubles, troubles_of
-from pykvpool_sim.cluster.workload import VERBS, ClientProgram
+from pykvpool_sim.cluster.shape import ClientShape, Shape, draw_shape
+from pykvpool_sim.cluster.story import schedule, story_of, timeline
+from pykvpool_sim.cluster.told import Comparison, told_by
+from pykvpool_sim.cluster.troubles import draw_troubles, stops, troubles_of
+from pykvpool_sim.cluster.workload import VERBS
 from pykvpool_sim.draws import Draws
 from pykvpool_sim.errors import Hung, SimulationError
 from pykvpool_sim.history import Outcome
@@ -41,11 +43,19 @@ class Options:
     without: str = ""
     #: Numbers of the strikes of the plan that are carried out; None: all.
     keep: tuple[int, ...] | None = None
+    #: Nodes and clients that there are; None: all that the seed draws. What befalls the others befalls nobody.
+    hosts: tuple[str, ...] | None = None
+    #: Turns of clients that are taken ("client-0/17"); None: all.
+    turns: frozenset[str] | None = None
+    #: Who runs next: the choices of a `Tape`, then first in first out; None: the chooser that the seed draws.
+    tape: bytes | None = None
     chaos_ms: int = CHAOS_MS
     #: Promises that are not judged.
     off: frozenset[str] = frozenset()
     #: Keep all that happened, in words.
     timeline: bool = False
+    #: Keep what the chooser chose, as a tape.
+    record: bool = False
 
 
 @dataclass(slots=True)
@@ -60,11 +70,23 @@ class Report:
     plan: str = ""
     #: Strikes that the plan has, those left out included.
     planned: int = 0
+    #: Nodes and clients that there were, and turns that clients took.
+    hosts: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()
+    #: What the chooser chose; where `Options.record` asks for it.
+    tape: bytes = b""
+    #: Where a promise was broken: what happened from outside, in order (strikes, and what clients asked).
+    schedule: list[str] = field(default_factory=list)
     #: Broken promises, and a story for each.
     violations: list[str] = field(default_factory=list)
     stories: list[list[str]] = field(default_factory=list)
     #: Strikes carried out, by kind.
     struck: Counter[str] = field(default_factory=Counter)
+    #: Those of them that found something to befall, by kind; and whom they stopped.
+    fired: Counter[str] = field(default_factory=Counter)
+    stopped: dict[str, frozenset[str]] = field(default_factory=dict)
+    #: What clients were told (see `pykvpool_sim.cluster.told`).
+    told: dict[str, list[int]] = field(default_factory=dict)
     #: What happened how often: of the data plane, the master's counters, calls by name and outcome.
     counts: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
@@ -83,24 +105,38 @@ class Report:
         return self.violations[0].partition(" ")[0] if self.violations else ""
 
 
-def run_seed(seed: int, options: Options | None = None) -> Report:
-    """Simulate one seed. Never raises for what the pool does: that is in the report."""
+def run_seed(
+    seed: int,
+    options: Options | None = None,
+    comparison: Comparison | None = None,
+    *,
+    reshape: Callable[[Shape], Shape] = lambda shape: shape,
+) -> Report:
+    """Simulate one seed. Never raises for what the pool does: that is in the report.
+
+    Args:
+        comparison: the run ends once it differs; what would have come then is not in the report.
+        reshape: makes another cluster of the one that the seed draws.
+    """
     options = options or Options()
-    world = World(seed, chooser=_draw_chooser, limit_s=_LIMIT_S)
-    shape = draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms)
+    world = World(seed, chooser=lambda draws: _chooser(draws, options), limit_s=_LIMIT_S)
+    shape = reshape(draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms))
     cluster = Cluster(world, shape, options.off)
     drawn = draw_troubles(world.draws("plan"), cluster, options.only)
-    plan = _reduced(drawn, options)
+    cluster.shape = shape if options.hosts is None else shape.reduced_to(options.hosts)
+    plan = _reduced(drawn, cluster, options)
     programs: dict[str, ClientProgram] = {}
     struck = Counter(strike.fault for strike in plan.strikes)
-    report = Report(seed, plan=str(plan), planned=len(drawn.strikes), struck=struck)
+    hosts = (*cluster.shape.nodes, *(client.name for client in cluster.shape.clients))
+    report = Report(seed, plan=str(plan), planned=len(drawn.strikes), struck=struck, hosts=hosts)
     log = logging.getLogger("pykvpool")
     bugs, level, propagates = BugLog(cluster.verdicts), log.level, log.propagate
     log.addHandler(bugs)
     log.setLevel(logging.ERROR)
     log.propagate = False
+    world.history.listener = comparison
     try:
-        world.run(lambda _: _scenario(cluster, plan, programs))
+        world.run(lambda _: _scenario(cluster, plan, programs, options, comparison))
     except (SimulationError, Hung) as error:
         cluster.verdicts.add("bug", f"{type(error).__name__}: {error}")
     finally:
@@ -108,9 +144,20 @@ def run_seed(seed: int, options: Options | None = None) -> Report:
         log.setLevel(level)
         log.propagate = propagates
     _fill(report, cluster)
+    if comparison is not None:
+        comparison.finish(world.history)
     if options.timeline:
         report.timeline = timeline(cluster, plan)
+    if report.failed:
+        report.schedule = schedule(cluster, plan)
+    if isinstance(world.loop.chooser, Recorder):
+        report.tape = bytes(world.loop.chooser.tape)
     return report
+
+
+def _chooser(draws: Draws, options: Options) -> Chooser:
+    chooser = _draw_chooser(draws) if options.tape is None else Tape(options.tape)
+    return Recorder(chooser) if options.record else chooser
 
 
 def _draw_chooser(draws: Draws) -> Chooser:
@@ -121,23 +168,35 @@ def _draw_chooser(draws: Draws) -> Chooser:
     return Pct(draws, depth=3, steps=20_000) if kind <= 2 else Seeded(draws)
 
 
-def _reduced(plan: FaultPlan, options: Options) -> FaultPlan:
+def _reduced(plan: FaultPlan, cluster: Cluster, options: Options) -> FaultPlan:
     """The plan without what is left out."""
+    hosts = (MASTER, *cluster.shape.nodes, *(client.name for client in cluster.shape.clients))
     strikes = [
         strike
         for number, strike in enumerate(plan.strikes)
-        if strike.fault != options.without and (options.keep is None or number in options.keep)
+        if strike.fault != options.without and strike.host in hosts and (options.keep is None or number in options.keep)
     ]
     return FaultPlan(tuple(strikes), plan.chaos_ms, plan.calm_ms)
 
 
-async def _scenario(cluster: Cluster, plan: FaultPlan, programs: dict[str, ClientProgram]) -> None:
+async def _scenario(
+    cluster: Cluster,
+    plan: FaultPlan,
+    programs: dict[str, ClientProgram],
+    options: Options,
+    comparison: Comparison | None,
+) -> None:
     world = cluster.world
+
+    def known() -> bool:
+        """The run has shown what it was to show."""
+        return bool(cluster.verdicts.found) or (comparison is not None and comparison.differs)
+
     clients = {client.name: client for client in cluster.shape.clients}
-    cluster.start(_client_program(cluster, clients, programs))
+    cluster.start(_client_program(cluster, clients, programs, options))
     probe = world.host("probe")
     trouble = asyncio.ensure_future(carry_out(world, plan, troubles_of(cluster)))
-    while not trouble.done() and not cluster.verdicts.found:
+    while not trouble.done() and not known():
         await asyncio.wait([trouble], timeout=_LOOK_EVERY_S)
     cluster.rest.set()
     if not trouble.done():
@@ -146,7 +205,7 @@ async def _scenario(cluster: Cluster, plan: FaultPlan, programs: dict[str, Clien
     if cluster.witness is not None:
         # Now, while there is much to compare.
         cluster.witness.check_follower()
-    if not cluster.verdicts.found:
+    if not known():
         await come_to_rest(cluster, probe)
     _last_look(cluster, programs)
     for host in list(world.hosts.values()):
@@ -160,10 +219,10 @@ async def trouble_over(trouble: asyncio.Future[None]) -> None:
 
 
 def _client_program(
-    cluster: Cluster, clients: dict[str, ClientShape], programs: dict[str, ClientProgram]
+    cluster: Cluster, clients: dict[str, ClientShape], programs: dict[str, ClientProgram], options: Options
 ) -> Callable[[Host], object]:
     async def run(host: Host) -> None:
-        program = programs[host.name] = ClientProgram(cluster, host, clients[host.name])
+        program = programs[host.name] = ClientProgram(cluster, host, clients[host.name], options.turns)
         await program.run()
 
     return run
@@ -187,12 +246,19 @@ def _fill(report: Report, cluster: Cluster) -> None:
         [f"{one.process} {one.name} {one.arguments} {one.outcome} {one.value}" for one in world.history.operations]
     )
     report.violations = [str(violation) for violation in cluster.verdicts.found]
+    report.fired = Counter(kind for kind, _ in cluster.fired)
+    report.stopped = {
+        kind: frozenset(host for other, host in cluster.fired if other == kind) for kind in report.fired if stops(kind)
+    }
+    report.told = told_by(world.history)
     report.stories = [story_of(cluster, violation) for violation in cluster.verdicts.found[:1]]
     report.counts.update(cluster.network.counts)
     if witness is not None:
         report.counts.update({name: count for name, count in witness.core.counters.items() if count})
     for operation in world.history.operations:
         report.calls[f"{operation.name}: {_kind(operation.outcome, operation.value)}"] += 1
+    turns = dict.fromkeys(str(operation.arguments["turn"]) for operation in world.history.operations)
+    report.turns = tuple(filter(None, turns))
     report.callbacks = world.trace.executed_count
     report.virtual_s = world.loop.now_ns / 1e9
 

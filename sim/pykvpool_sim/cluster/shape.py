@@ -6,8 +6,8 @@ time, and the pool is full most of the time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 from pykvpool.core.config import CoreConfig
 from pykvpool_sim.cluster.keys import KeySpace
@@ -25,6 +25,8 @@ class ClientShape:
     named: bool
     #: Its CPU does not see what it reads: the lease alone vouches for the bytes.
     blind: bool
+    #: It runs on the nodes' machine: it can look at their memory where it lies.
+    maps: bool
     #: Queue pairs to each mount.
     lanes: int
     #: Operations at once.
@@ -32,6 +34,8 @@ class ClientShape:
     #: Pause between two operations of a worker: up to this.
     think_ms: int
     replicas: int
+    #: It wants a copy on every node, and no fewer: room has to be made on all of them or on none.
+    everywhere: bool
     #: A part of its operations is cancelled half way.
     cancel_ratio: float
     min_timeout_ms: int
@@ -55,6 +59,18 @@ class Shape:
     #: Hosts may be worse than slow clocks: parts per million.
     drift_ppm: int
     chaos_ms: int
+    #: Data networks between every two hosts.
+    rails: int
+
+    def reduced_to(self, hosts: Container[str]) -> Shape:
+        """The same cluster with these nodes and clients alone."""
+        nodes = [(name, size) for name, size in zip(self.nodes, self.segment_bytes, strict=True) if name in hosts]
+        return replace(
+            self,
+            nodes=tuple(name for name, _ in nodes),
+            segment_bytes=tuple(size for _, size in nodes),
+            clients=tuple(client for client in self.clients if client.name in hosts),
+        )
 
 
 def draw_shape(draws: Draws, weights: Sequence[Sequence[int]], chaos_ms: int) -> Shape:
@@ -76,19 +92,33 @@ def draw_shape(draws: Draws, weights: Sequence[Sequence[int]], chaos_ms: int) ->
         slice_objects=draws.choice((40, 2_000)),
         policy=draws.choice(("lru", "fifo")),
     )
-    return Shape(nodes, segment_bytes, clients, keys, config, decay, draws.choice((0, 100, 10_000)), chaos_ms)
+    return Shape(
+        nodes,
+        segment_bytes,
+        clients,
+        keys,
+        config,
+        decay,
+        draws.choice((0, 100, 10_000)),
+        chaos_ms,
+        draws.between(1, 2),
+    )
 
 
 def _draw_client(draws: Draws, number: int, weights: Sequence[Sequence[int]], decay: bool, nodes: int) -> ClientShape:
     min_timeout_ms = draws.choice((50, 500, 2_000))
+    named, blind, lanes = draws.chance(0.5), not decay and draws.chance(0.5), draws.between(1, 2)
     return ClientShape(
         name=f"client-{number}",
-        named=draws.chance(0.5),
-        blind=not decay and draws.chance(0.5),
-        lanes=draws.between(1, 2),
+        named=named,
+        blind=blind,
+        # Decayed bytes can be seen by their checksum alone, and views have none.
+        maps=not decay and not blind and lanes == 1,
+        lanes=lanes,
         workers=draws.between(1, 3),
         think_ms=draws.choice((100, 400, 1_000)),
         replicas=draws.between(1, min(2, nodes)),
+        everywhere=draws.chance(0.2),
         cancel_ratio=draws.choice((0.0, 0.05, 0.3)),
         min_timeout_ms=min_timeout_ms,
         max_timeout_ms=min_timeout_ms * draws.choice((1, 4)),

@@ -28,12 +28,22 @@ def story_of(cluster: Cluster, violation: Violation) -> list[str]:
 
 def timeline(cluster: Cluster, plan: FaultPlan) -> list[str]:
     """All that happened: strikes, facts, landings, calls."""
-    strikes = [(strike.at_ms * NS_PER_MS, f"strike   {strike.fault} at {strike.host}") for strike in plan.strikes]
-    strikes += [(strike.ends_ms * NS_PER_MS, f"over     {strike.fault} at {strike.host}") for strike in plan.strikes]
     every = {landing.put_id for _, landing in cluster.landings.kept if landing.put_id is not None}
     return _told(
-        heapq.merge(sorted(strikes), _facts(cluster, None, set()), _landings(cluster, every), _calls(cluster, None))
+        heapq.merge(_strikes(plan), _facts(cluster, None, set()), _landings(cluster, every), _calls(cluster, None))
     )
+
+
+def schedule(cluster: Cluster, plan: FaultPlan) -> list[str]:
+    """What happened from outside until the first promise broke: strikes, and what clients asked and were told."""
+    until_ns = cluster.verdicts.found[0].world_ns
+    return _told(line for line in heapq.merge(_strikes(plan), _calls(cluster, None)) if line[0] <= until_ns)
+
+
+def _strikes(plan: FaultPlan) -> list[Line]:
+    begin = [(strike.at_ms * NS_PER_MS, f"strike   {strike.fault} at {strike.host}") for strike in plan.strikes]
+    end = [(strike.ends_ms * NS_PER_MS, f"over     {strike.fault} at {strike.host}") for strike in plan.strikes]
+    return sorted(begin + end)
 
 
 def _told(lines: Iterable[Line]) -> list[str]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from pykvpool_sim.checkers.ledger import Holding
 from pykvpool_sim.clock import NS_PER_MS
 from pykvpool_sim.cluster.cluster import MASTER, Cluster
 from pykvpool_sim.draws import Draws
-from pykvpool_sim.fabric import FabricFaults, Landing
+from pykvpool_sim.fabric import FabricFaults, Landing, SimMemory
 from pykvpool_sim.faults import FAULTS, Fault, Undo
 from pykvpool_sim.host import Host
 from pykvpool_sim.plan import Budget, FaultPlan, Strike, draw_plan
@@ -40,13 +41,15 @@ _MAX_MASTER_STRIKES = 3
 MASTER_RESTART = "master restart"
 
 
-#: Faults that are worst in the middle of a transfer, and their names when they wait for one.
-_AIMED = {
+#: Faults that stop a process, and are worst in the middle of a transfer; and their names when they wait for one.
+_STOPS = {
     "power cut": "power cut in a transfer",
     "kill": "kill in a transfer",
     "pause": "pause in a transfer",
     "suspend": "suspend in a transfer",
 }
+#: All that can wait for a transfer. A clock that leaps matters to who holds a lease, which few do for long.
+_AIMED = {**_STOPS, "clock jump": "clock jump in a transfer"}
 #: Names of all kinds.
 KINDS = (
     *_HOST_FAULTS,
@@ -68,19 +71,18 @@ def troubles_of(cluster: Cluster) -> tuple[Fault, ...]:
     """Every fault that this cluster can have."""
     hosts = [fault for fault in FAULTS if fault.name in _HOST_FAULTS]
     return (
-        *hosts,
+        *(_noted(cluster, fault) for fault in hosts),
         *(_aimed(cluster, fault, _AIMED[fault.name]) for fault in hosts if fault.name in _AIMED),
         Fault("node leaves", _node_leaves(cluster)),
-        Fault("slow fabric", _fabric(cluster, _slow), everywhere=True),
-        Fault("torn operations", _fabric(cluster, _torn), everywhere=True),
-        Fault("write errors", _fabric(cluster, _write_errors), everywhere=True),
-        Fault("read errors", _fabric(cluster, _read_errors), everywhere=True),
-        Fault("lost acknowledgements", _fabric(cluster, _lost_acks), everywhere=True),
-        Fault("lingering writes", _fabric(cluster, _lingering), everywhere=True),
-        Fault("slow fences", _fabric(cluster, _slow_fences), everywhere=True),
+        *(_noted(cluster, Fault(name, _fabric(cluster, change), everywhere=True)) for name, change in _FABRIC.items()),
         Fault("memory decay", _memory_decay(cluster), silent=True),
-        Fault(MASTER_RESTART, _master_restart, takes_down=True),
+        _noted(cluster, Fault(MASTER_RESTART, _master_restart, takes_down=True)),
     )
+
+
+def stops(kind: str) -> bool:
+    """A fault of this kind stops the process that it strikes, for a while or for good."""
+    return kind in _STOPS or kind in _STOPS.values()
 
 
 def draw_troubles(draws: Draws, cluster: Cluster, only: Sequence[str] = ()) -> FaultPlan:
@@ -111,6 +113,17 @@ def draw_troubles(draws: Draws, cluster: Cluster, only: Sequence[str] = ()) -> F
 # -- hosts -----------------------------------------------------------------------------------------------------------
 
 
+def _noted(cluster: Cluster, fault: Fault) -> Fault:
+    """The same; it is noted where there is a process to befall."""
+
+    def strike(world: World, host: Host, draws: Draws) -> Undo:
+        if host.is_up:
+            cluster.fired.append((fault.name, host.name))
+        return fault.strike(world, host, draws)
+
+    return replace(fault, strike=strike)
+
+
 def _node_leaves(cluster: Cluster) -> Callable[[World, Host, Draws], Undo]:
     """A node is told to stop (SIGTERM), leaves in order, and is started again."""
 
@@ -118,6 +131,7 @@ def _node_leaves(cluster: Cluster) -> Callable[[World, Host, Draws], Undo]:
         node = cluster.nodes.pop(host.name, None)
         if node is None or not host.is_up:
             return lambda: None
+        cluster.fired.append(("node leaves", host.name))
         host.spawn(node.stop(), name=f"{host.name} leaves")
         life = host.life
 
@@ -135,11 +149,16 @@ def _aimed(cluster: Cluster, fault: Fault, name: str) -> Fault:
     are too short to be met by chance."""
 
     def strike(world: World, host: Host, draws: Draws) -> Undo:
-        aim = _Aim(cluster, host, draws.choice(("read", "write", "")), lambda: fault.strike(world, host, draws))
+        def fire() -> Undo:
+            cluster.fired.append((name, host.name))
+            return fault.strike(world, host, draws)
+
+        kinds = ("read", "write", "") if fault.takes_down else ("read",)
+        aim = _Aim(cluster, host, draws.choice(kinds), fire)
         cluster.network.watchers.append(aim)
         return aim.undo
 
-    return Fault(name, strike, takes_down=True)
+    return Fault(name, strike, takes_down=fault.takes_down)
 
 
 class _Aim:
@@ -183,18 +202,40 @@ def _master_restart(world: World, host: Host, draws: Draws) -> Undo:
 
 
 def _memory_decay(cluster: Cluster) -> Callable[[World, Host, Draws], Undo]:
-    """Bits flip in what a node lends."""
+    """Bits flip in what a node lends (any, where the host lends nothing): half of them anywhere, half of them where
+    objects lie."""
 
     def strike(world: World, host: Host, draws: Draws) -> Undo:
-        for memory in cluster.memories.get(host.name, ()):
-            if not memory.closed:
-                for _ in range(draws.between(1, 20)):
-                    offset = draws.between(0, memory.size_bytes - 1)
-                    memory.flip(offset, draws.between(0, 7))
-                    cluster.contents.decayed(memory, offset)
+        lender = host.name if host.name in cluster.memories else draws.choice(cluster.shape.nodes)
+        for memory in cluster.memories.get(lender, ()):
+            if memory.closed:
+                continue
+            objects = _objects_in(cluster, memory)
+            for _ in range(draws.between(1, 20)):
+                start, length = 0, memory.size_bytes
+                if objects and draws.chance(0.5):
+                    start, length = draws.choice(objects)
+                offset = start + draws.between(0, length - 1)
+                memory.flip(offset, draws.between(0, 7))
+                cluster.contents.decayed(memory, offset)
+            if objects:
+                cluster.fired.append(("memory decay", lender))
         return lambda: None
 
     return strike
+
+
+def _objects_in(cluster: Cluster, memory: SimMemory) -> list[tuple[int, int]]:
+    """Offset and length of each object that can be read there."""
+    ledger = cluster.witness.ledger if cluster.witness is not None else None
+    segment = ledger.by_generation.get(memory.generation) if ledger is not None else None
+    if ledger is None or segment is None:
+        return []
+    return sorted(
+        (taken.offset, ledger.puts[taken.put_id].fact.size_bytes)
+        for taken in segment.taken.values()
+        if taken.holding is Holding.COMMITTED
+    )
 
 
 # -- the data plane --------------------------------------------------------------------------------------------------
@@ -225,7 +266,7 @@ def _slow(draws: Draws) -> dict[str, int | float]:
     return {
         "slow_ratio": draws.choice((0.05, 0.2, 0.6)),
         "slow_ns": draws.between(50, 8_000) * NS_PER_MS,
-        "flush_ns": draws.between(0, 500) * NS_PER_MS,
+        "flush_ns": draws.between(0, draws.choice((500, 4_000))) * NS_PER_MS,
     }
 
 
@@ -257,3 +298,14 @@ def _lingering(draws: Draws) -> dict[str, int | float]:
 
 def _slow_fences(draws: Draws) -> dict[str, int | float]:
     return {"fence_ns": draws.between(100, 10_000) * NS_PER_MS, "flush_ns": draws.between(1, 500) * NS_PER_MS}
+
+
+_FABRIC: dict[str, Change] = {
+    "slow fabric": _slow,
+    "torn operations": _torn,
+    "write errors": _write_errors,
+    "read errors": _read_errors,
+    "lost acknowledgements": _lost_acks,
+    "lingering writes": _lingering,
+    "slow fences": _slow_fences,
+}

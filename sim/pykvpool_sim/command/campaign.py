@@ -1,44 +1,36 @@
-"""Many seeds over several processes, and the sum of what they exercised.
+"""Many seeds, and the sum of what they exercised.
 
-A worker process runs a few dozen seeds and is replaced: crashed hosts leak what they held, on purpose. A fault counts
-as having *taken effect* in a seed only if the same seed without faults of that kind gives another history; each seed
-can be compared in that way for one of its kinds.
+Each seed is run; then, where that is asked for, run again by another process, for the digests; and run without one of
+its kinds of faults, for each kind that has not yet shown often enough that it *takes effect*: that clients are told
+something else where it is left out (`pykvpool_sim.cluster.told`). A strike that found nothing to befall is not
+compared: leaving it out changes nothing.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from pykvpool_sim.cluster import Options, Report, run_seed
-from pykvpool_sim.command.guard import time_limit
+from pykvpool_sim.cluster import Options, Report
+from pykvpool_sim.cluster.told import Comparison
+from pykvpool_sim.command.workers import Ran, Run, run_here, run_in_processes
 
-#: Seeds that one worker process runs before it is replaced.
-SEEDS_PER_WORKER = 100
+#: Seeds in which a kind of fault has to take effect until it is believed.
+ENOUGH = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One seed, and what is to be found out about it."""
+class Wishes:
+    """What is to be found out about each seed."""
 
-    seed: int
-    options: Options
-    #: Run it again: equal digests?
+    options: Options = field(default_factory=Options)
+    #: Run it again, in another process: equal digests?
     twice: bool = False
-    #: Run it again without one of its kinds of faults: another history?
+    #: Run it again without each of its kinds of faults: another history?
     compare: bool = False
-
-
-@dataclass(slots=True)
-class Result:
-    report: Report
-    #: None: not asked.
-    repeats: bool | None = None
-    #: The kind that was left out, and whether that made a difference; "" where none was.
-    compared: str = ""
-    made_a_difference: bool = False
+    #: Kinds that took effect in so many seeds are not compared any more.
+    enough: int = ENOUGH
 
 
 @dataclass(slots=True)
@@ -46,9 +38,18 @@ class Summary:
     """The sum over all seeds."""
 
     seeds: int = 0
-    failed: list[int] = field(default_factory=list)
+    #: Which they are.
+    done: set[int] = field(default_factory=set)
+    #: What broke a promise before the campaign was taken up again: as in its record.
+    earlier_failures: list[dict[str, object]] = field(default_factory=list)
+    #: What broke a promise, and how it was run.
+    failures: list[tuple[Report, Options]] = field(default_factory=list)
+    repeated: int = 0
     unrepeatable: list[int] = field(default_factory=list)
+    #: By kind of fault: strikes; those that found something to befall; seeds that had such.
     struck: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    seeds_with: Counter[str] = field(default_factory=Counter)
     #: By kind of fault: seeds compared without it, and how many of them were different then.
     compared: Counter[str] = field(default_factory=Counter)
     took_effect: Counter[str] = field(default_factory=Counter)
@@ -56,48 +57,83 @@ class Summary:
     calls: Counter[str] = field(default_factory=Counter)
     callbacks: int = 0
     virtual_s: float = 0.0
+    #: Runs of any sort.
+    runs: int = 0
+    #: Of the seed that was run last.
+    last: Report = field(default_factory=lambda: Report(0))
 
-    def add(self, result: Result) -> None:
-        report = result.report
+    def add(self, report: Report) -> None:
+        """The first run of a seed."""
         self.seeds += 1
-        if report.failed:
-            self.failed.append(report.seed)
-        if result.repeats is False:
-            self.unrepeatable.append(report.seed)
+        self.done.add(report.seed)
+        self.last = report
         self.struck.update(report.struck)
-        if result.compared:
-            self.compared[result.compared] += 1
-            self.took_effect[result.compared] += result.made_a_difference
+        self.fired.update(report.fired)
+        self.seeds_with.update(report.fired.keys())
         self.counts.update(report.counts)
         self.calls.update(report.calls)
         self.callbacks += report.callbacks
         self.virtual_s += report.virtual_s
 
 
-def work(task: Task) -> Result:
-    """One seed; in a worker process or in this one (main thread)."""
-    with time_limit():
-        report = run_seed(task.seed, task.options)
-    result = Result(report)
-    if report.failed:
-        return result
-    if task.twice:
-        with time_limit():
-            again = run_seed(task.seed, task.options)
-        result.repeats = (again.digest, again.history_digest) == (report.digest, report.history_digest)
-    kinds = sorted(report.struck)
-    if task.compare and kinds:
-        result.compared = kinds[task.seed % len(kinds)]
-        with time_limit():
-            other = run_seed(task.seed, replace(task.options, without=result.compared))
-        result.made_a_difference = other.history_digest != report.history_digest
-    return result
+class Campaign:
+    """A `Source` of runs; `summary` grows with what comes of them, from what it was before. Seeds that are in it are
+    not run again."""
 
+    def __init__(self, seeds: Iterable[int], wishes: Wishes, summary: Summary | None = None) -> None:
+        self.summary = summary or Summary()
+        self._wishes = wishes
+        self._seeds = iter([seed for seed in seeds if seed not in self.summary.done])
+        #: Comparisons to make: the seed's run, and the kind that is left out.
+        self._without: deque[tuple[Report, str]] = deque()
+        #: First runs to repeat, by the worker that must not do it.
+        self._again: deque[tuple[int, Report]] = deque()
+        #: First runs that are being repeated.
+        self._repeats: dict[int, Report] = {}
 
-def run_all(tasks: Iterable[Task], jobs: int) -> Iterator[Result]:
-    """Results in the order of the tasks."""
-    if jobs <= 1:
-        yield from map(work, tasks)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=SEEDS_PER_WORKER) as pool:
-        yield from pool.imap(work, tasks)
+    def run(self, processes: int) -> Iterator[None]:
+        """Yields after each run. One process: this one. To run seeds twice takes two."""
+        if processes <= 1 and not self._wishes.twice:
+            return run_here(self)
+        return run_in_processes(self, max(2, processes))
+
+    # -- Source --------------------------------------------------------------------------------------------------
+
+    def next_run(self, worker: int) -> Run | None:
+        options = self._wishes.options
+        again = next((entry for entry in self._again if entry[0] != worker), None)
+        if again is not None:
+            self._again.remove(again)
+            report = again[1]
+            self._repeats[report.seed] = report
+            return Run(report.seed, options)
+        while self._without:
+            report, kind = self._without.popleft()
+            if self.summary.took_effect[kind] < self._wishes.enough:
+                comparison = Comparison(report.told, report.stopped.get(kind, frozenset()))
+                return Run(report.seed, replace(options, without=kind), comparison)
+        seed = next(self._seeds, None)
+        return None if seed is None else Run(seed, options)
+
+    def ran(self, worker: int, run: Run, result: Ran) -> None:
+        summary, report = self.summary, result.report
+        summary.runs += 1
+        if run.comparison is not None:
+            kind = run.options.without
+            summary.compared[kind] += 1
+            summary.took_effect[kind] += result.differs
+            if report.failed:
+                summary.failures.append((report, run.options))
+        elif run.seed in self._repeats:
+            first = self._repeats.pop(run.seed)
+            summary.repeated += 1
+            if (first.digest, first.history_digest) != (report.digest, report.history_digest):
+                summary.unrepeatable.append(run.seed)
+        else:
+            summary.add(report)
+            if report.failed:
+                summary.failures.append((report, run.options))
+            if self._wishes.twice:
+                self._again.append((worker, report))
+            if self._wishes.compare and not report.failed:
+                self._without.extend((report, kind) for kind in sorted(report.fired))

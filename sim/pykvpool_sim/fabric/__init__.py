@@ -7,8 +7,17 @@ out, piece by piece), then the two ends that the pool sees: `server` and `client
 
 from pykvpool_sim.fabric.client import SimFabricClient
 from pykvpool_sim.fabric.memory import SimMemory
-from pykvpool_sim.fabric.server import SimFabricServer
+from pykvpool_sim.fabric.server import RAILS, SimFabricServer
 from pykvpool_sim.fabric.terms import FabricFaults, Landing, Watcher
 from pykvpool_sim.fabric.wire import DataNetwork
 
-__all__ = ["DataNetwork", "FabricFaults", "Landing", "SimFabricClient", "SimFabricServer", "SimMemory", "Watcher"]
+__all__ = [
+    "RAILS",
+    "DataNetwork",
+    "FabricFaults",
+    "Landing",
+    "SimFabricClient",
+    "SimFabricServer",
+    "SimMemory",
+    "Watcher",
+]

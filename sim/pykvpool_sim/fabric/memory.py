@@ -4,6 +4,8 @@ when it is dead. Checkers look at it directly; faults flip bits in it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pykvpool.errors import Closed
 from pykvpool.model.ids import Generation
 from pykvpool.runtime import Runtime
@@ -12,11 +14,17 @@ from pykvpool.runtime import Runtime
 class SimMemory:
     """One mount; the simulator's `pykvpool.memory.segment.MemorySegment`."""
 
-    def __init__(self, size_bytes: int, runtime: Runtime) -> None:
+    def __init__(
+        self, size_bytes: int, runtime: Runtime, on_close: Callable[[SimMemory], None] = lambda memory: None
+    ) -> None:
+        """`on_close` is told when the memory is given back."""
+        self._on_close = on_close
         self.generation = Generation(runtime.new_incarnation())
         self.size_bytes = size_bytes
+        #: Who has mapped it keeps it, also when it is closed.
+        self._bytes = bytearray(size_bytes)
         #: The whole memory; None once closed.
-        self._view: memoryview | None = memoryview(bytearray(size_bytes))
+        self._view: memoryview | None = memoryview(self._bytes)
 
     @property
     def view(self) -> memoryview:
@@ -29,6 +37,14 @@ class SimMemory:
     def closed(self) -> bool:
         return self._view is None
 
+    def mapped(self, offset: int, length: int) -> memoryview:
+        """A part of it, to look at: it stays what it is when its owner closes the memory, or dies."""
+        return memoryview(self._bytes)[offset : offset + length].toreadonly()
+
+    def is_behind(self, view: memoryview) -> bool:
+        """Does the view show this memory?"""
+        return view.obj is self._bytes
+
     def fileno(self) -> int:
         """There is no file behind it."""
         return -1
@@ -39,5 +55,6 @@ class SimMemory:
 
     def close(self) -> None:
         if self._view is not None:
+            self._on_close(self)
             self._view.release()
             self._view = None

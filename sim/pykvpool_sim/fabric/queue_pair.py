@@ -9,6 +9,9 @@ any more). The two ends do not know of each other's state but by what arrives:
 - the *near* end is the initiator's. GONE means: its local buffers are its own again. What is on the wire then may
   still land at the owner.
 - the *far* end is the owner's. GONE means: nothing of this peer lands here any more. That is what a fence waits for.
+
+A write's answer says that the owner's NIC has the bytes; they are in memory a little later. A read that follows on the
+same queue pair pushes them there, and so does taking down the far end: a put has landed when that read came back.
 """
 
 from __future__ import annotations
@@ -65,13 +68,15 @@ class Work:
     fails_at: int = -1
     #: All lands, and the answer is lost.
     loses_ack: bool = False
+    #: It moves nothing: it reads to see that what was written before is in memory.
+    confirms: bool = False
 
     def finish(self, error: PoolError | None) -> None:
         if not self.done.done():
             self.done.set_result(error)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Piece:
     """Part of an operation."""
 
@@ -82,6 +87,8 @@ class Piece:
     due_ns: int
     #: The bytes: of a write whose buffers are not looked at any more, or of a read on its way back.
     data: bytes | None = None
+    #: Its sender had gone before it came to the owner.
+    late: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +111,8 @@ class QueuePair:
     #: On the way to the owner, and back.
     _there: deque[Piece] = field(default_factory=deque)
     _back: deque[Piece] = field(default_factory=deque)
+    #: Taken by the owner's NIC and not in memory yet, in order.
+    _unplaced: deque[Piece] = field(default_factory=deque)
     _last_due_ns: int = 0
     _last_back_ns: int = 0
     #: Since when nothing comes through, and until when it is tried.
@@ -134,6 +143,12 @@ class QueuePair:
             self._last_due_ns = max(self._last_due_ns, network.loop.now_ns) + network.delay_ns()
             self._there.append(Piece(work, start, size, self._last_due_ns))
             self._at(self._last_due_ns, self._arrive)
+        return work
+
+    def confirm(self) -> Work:
+        """Read a few bytes behind everything posted so far: with its answer all writes among that are in memory."""
+        work = self.post(0, 0, (), None)
+        work.confirms = True
         return work
 
     def destroy(self) -> asyncio.Future[None]:
@@ -195,6 +210,7 @@ class QueuePair:
         return self._far_gone
 
     def _far_ends(self) -> None:
+        self._place_all()
         self.far_end = End.GONE
         if self.near_end is End.OPEN and self.network.passes(self.target, self.source):
             self.network.after(self.network.delay_ns(), self._word_of_the_end)
@@ -247,19 +263,19 @@ class QueuePair:
     def _touch(self, piece: Piece, memory: SimMemory) -> None:
         """Bytes land, or are taken."""
         network, work = self.network, piece.work
-        offset = work.offset + piece.start
         late = self.near_end is End.GONE
         if work.put_id is not None:
-            data = piece.data if piece.data is not None else take_bytes(work.pieces, piece.start, piece.length)
-            memory.view[offset : offset + piece.length] = data
+            if piece.data is None:
+                piece.data = take_bytes(work.pieces, piece.start, piece.length)
+            piece.late = late
+            self._unplaced.append(piece)
+            network.after(network.draws.between(0, network.faults.place_ns), self._place, piece)
         else:
+            self._place_all()
+            offset = work.offset + piece.start
             piece.data = bytes(memory.view[offset : offset + piece.length])
-        network.saw(
-            Landing(
-                self.peer, self.source, self.target, self.generation, memory, offset, piece.length, work.put_id,
-                work.number, late,
-            )
-        )  # fmt: skip
+            if not work.confirms:
+                self._saw(piece, memory)
         if late:
             return
         self._last_back_ns = max(self._last_back_ns, network.loop.now_ns) + network.delay_ns()
@@ -267,6 +283,29 @@ class QueuePair:
         self._back.append(piece)
         work.left -= 1
         self._at(piece.due_ns, self._return)
+
+    def _place(self, piece: Piece) -> None:
+        """What a NIC took is in memory: this piece, and those before it."""
+        while piece in self._unplaced:
+            first = self._unplaced.popleft()
+            memory = self.network.find(self.target, self.rkey)
+            if memory is not None and not memory.closed and memory.generation == self.generation:
+                offset = first.work.offset + first.start
+                memory.view[offset : offset + first.length] = first.data or b""
+                self._saw(first, memory)
+
+    def _place_all(self) -> None:
+        if self._unplaced:
+            self._place(self._unplaced[-1])
+
+    def _saw(self, piece: Piece, memory: SimMemory) -> None:
+        work = piece.work
+        self.network.saw(
+            Landing(
+                self.peer, self.source, self.target, self.generation, memory, work.offset + piece.start, piece.length,
+                work.put_id, work.number, piece.late,
+            )
+        )  # fmt: skip
 
     def _return(self) -> None:
         """The first answer on the way back may be due."""

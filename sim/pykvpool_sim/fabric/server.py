@@ -16,15 +16,15 @@ from pykvpool_sim.fabric.queue_pair import QueuePair
 from pykvpool_sim.fabric.wire import DataNetwork
 from pykvpool_sim.host import Host
 
-SCHEME = "sim"
+#: A host may have several rails, a scheme each: networks that are as good as each other, with queue pairs of their own.
+RAILS = ("sim", "sim-b")
 
 
 class SimFabricServer:
     """See `pykvpool.fabric.base.FabricServer`. Belongs to the life of `host` in which it is made."""
 
-    scheme = SCHEME
-
-    def __init__(self, host: Host, network: DataNetwork) -> None:
+    def __init__(self, host: Host, network: DataNetwork, scheme: str = RAILS[0]) -> None:
+        self.scheme = scheme
         self._host = host
         self._network = network
         #: Who is banned, and what is on offer.
@@ -41,13 +41,16 @@ class SimFabricServer:
         assert isinstance(memory, SimMemory)
         self._table.add(memory)
         rkey = self._rkeys[memory.generation] = self._network.register(self._host, memory)
-        return f"{SCHEME}://{self._host.name}/{rkey}"
+        return f"{self.scheme}://{self._host.name}/{rkey}"
 
     async def withdraw(self, generation: Generation) -> None:
         if self._table.remove(generation) is None:
             return
         await self._cut_off([pair for pair in self._pairs if pair.generation == generation])
-        self._network.deregister(self._host, self._rkeys.pop(generation))
+        rkey = self._rkeys.pop(generation, None)
+        invariant(rkey is not None, "a mount that was withdrawn is still on offer")
+        assert rkey is not None
+        self._network.deregister(self._host, rkey)
 
     async def fence(self, name: str, incarnation: int, generation: Generation, ban: bool) -> None:
         if ban:
@@ -67,10 +70,11 @@ class SimFabricServer:
     def accept(self, pair: QueuePair) -> PoolError | None:
         """A peer asks for a queue pair: None where it gets it, else why not. For `DataNetwork`."""
         self._pairs = {known: None for known in self._pairs if not known.is_over}
-        if pair.generation not in self._rkeys or pair.generation not in self._table.generations():
+        if pair.generation not in self._table.generations():
             return gone(pair.generation)
         if self._table.is_banned(pair.peer):
             return Refused(f"the session of {pair.peer.name!r} is over")
+        invariant(pair.generation in self._rkeys, "a peer was let into a mount that was withdrawn")
         self._pairs[pair] = None
         return None
 

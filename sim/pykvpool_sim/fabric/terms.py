@@ -28,6 +28,9 @@ class FabricFaults:
     write_error_ratio: float = 0.0
     #: Everything landed, and the word of it is lost: the queue pair breaks.
     lost_ack_ratio: float = 0.0
+    #: A write is acknowledged when the owner's NIC has it; up to this much later it is in memory. A read behind it on
+    #: the same queue pair finds it there.
+    place_ns: int = 2_000
     #: Of what is on the wire when its sender goes away, this part takes up to `linger_ns` longer.
     linger_ratio: float = 0.0
     linger_ns: int = 20 * NS_PER_S

@@ -56,7 +56,8 @@ class DataNetwork:
         #: What happened how often, for summaries.
         self.counts: Counter[str] = Counter()
         self._numbers = itertools.count(1)
-        self._servers: dict[str, tuple[Life, SimFabricServer]] = {}
+        #: By host and rail.
+        self._servers: dict[tuple[str, str], tuple[Life, SimFabricServer]] = {}
         #: host -> rkey -> what it names. Kept over restarts: the numbers are the NIC's.
         self._registered: dict[str, dict[int, Registration]] = {}
 
@@ -64,7 +65,7 @@ class DataNetwork:
 
     def serve(self, host: Host, server: SimFabricServer) -> None:
         """From now on `server` answers requests to connect to `host`."""
-        self._servers[host.name] = (host.life, server)
+        self._servers[host.name, server.scheme] = (host.life, server)
 
     def register(self, host: Host, memory: SimMemory) -> int:
         """The rkey: the lowest that is free."""
@@ -82,6 +83,11 @@ class DataNetwork:
         """What the NIC serves under that number now."""
         entry = self._registered.get(host, {}).get(rkey)
         return None if entry is None or entry.life.state is State.DEAD else entry.memory
+
+    def serves(self, memory: SimMemory) -> bool:
+        """A NIC whose process lives still reaches that memory."""
+        entries = (entry for table in self._registered.values() for entry in table.values())
+        return any(entry.memory is memory and entry.life.state is not State.DEAD for entry in entries)
 
     def next_number(self) -> int:
         """Of an operation."""
@@ -114,26 +120,26 @@ class DataNetwork:
     # -- connecting ----------------------------------------------------------------------------------------------
 
     async def connect(
-        self, near: Life, source: str, target: str, rkey: int, generation: Generation, peer: Peer
+        self, near: Life, source: str, target: str, rkey: int, generation: Generation, peer: Peer, rail: str
     ) -> QueuePair:
         """A queue pair to one mount. Raises what the owner says (`SegmentGone`, `Refused`), or `Unavailable`. Waits for
         ever where nothing comes back, or the owner is paused: the caller has a deadline."""
         connected: asyncio.Future[QueuePair] = self.loop.create_future()
         pair = QueuePair(self, near, source, target, rkey, generation, peer)
-        self.after(self.delay_ns(), self._knock, pair, connected)
+        self.after(self.delay_ns(), self._knock, pair, connected, rail)
         try:
             return await connected
         except BaseException:
             pair.near_ends()
             raise
 
-    def _knock(self, pair: QueuePair, connected: asyncio.Future[QueuePair]) -> None:
+    def _knock(self, pair: QueuePair, connected: asyncio.Future[QueuePair], rail: str) -> None:
         if connected.done() or pair.near.state is State.DEAD:
             return
         if not self.passes(pair.source, pair.target) or not self.passes(pair.target, pair.source):
-            self.after(_KNOCK_AGAIN_NS, self._knock, pair, connected)
+            self.after(_KNOCK_AGAIN_NS, self._knock, pair, connected, rail)
             return
-        life, server = self._servers.get(pair.target, (None, None))
+        life, server = self._servers.get((pair.target, rail), (None, None))
         if life is None or server is None or life.state is State.DEAD:
             self.after(self.delay_ns(), _fail, connected, Unavailable(f"nobody serves memory at {pair.target}"))
             return

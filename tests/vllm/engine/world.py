@@ -83,6 +83,7 @@ class FakePort:
         self.held: set[int] = set()
         self.lapsed: set[int] = set()
         self._events: list[Any] = []
+        self._watched: set[Scope] = set()
         self.closed = False
         self.asked = 0
 
@@ -144,8 +145,12 @@ class FakePort:
                 self.lapsed.add(lookup_id)
                 self._events.append(Lapsed(lookup_id))
 
+    def watch(self, scopes: tuple[Scope, ...]) -> None:
+        self._watched.update(scopes)
+
     def forgotten(self, scope: Scope, key: bytes) -> None:
-        self._events.append(Removed(scope, (key,)))
+        if scope in self._watched:
+            self._events.append(Removed(scope, (key,)))
 
     def _unread(self, lookup_id: int) -> bool:
         return any(isinstance(event, Answer) and event.lookup_id == lookup_id for event in self._events)

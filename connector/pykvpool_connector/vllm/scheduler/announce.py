@@ -7,7 +7,7 @@ vLLM's; who makes them is handed in, so that nothing here needs vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -37,15 +37,29 @@ class EventMaker(Protocol):
 class Announcer:
     """Collects events between two calls of `take`. Without a maker it does nothing."""
 
-    def __init__(self, identity: Identity, maker: EventMaker | None) -> None:
+    def __init__(
+        self, identity: Identity, maker: EventMaker | None, watch: Callable[[tuple[Scope, ...]], None]
+    ) -> None:
+        """`watch`: have the pool tell of blocks that leave these scopes (`removed`)."""
         self._identity = identity
         self._maker = maker
+        self._watch = watch
         self._rules = {rule.group: rule for rule in identity.groups}
         #: Announced blocks, oldest first: (adapter, group, key).
         self._announced: dict[tuple[str, int, bytes], None] = {}
         #: Which adapter's blocks lie in a scope.
         self._adapters: dict[Scope, str] = {}
         self._events: list[object] = []
+        if maker is not None:  # before anything is saved: what goes at once is told too
+            for rule in identity.groups:
+                self._know("", rule.group)
+
+    def _know(self, adapter: str, group: int) -> None:
+        """Blocks of this adapter are announced from now on."""
+        scopes = self._identity.scopes(adapter, group)
+        if any(scope not in self._adapters for scope in scopes):
+            self._adapters.update(dict.fromkeys(scopes, adapter))
+            self._watch(scopes)
 
     def describe(self, request: EngineRequest, rule: GroupRule, indexes: Sequence[int]) -> list[object]:
         """Events for blocks that are about to be saved, to be kept until they are: the request may be gone then."""
@@ -65,17 +79,21 @@ class Announcer:
             self._announced.pop(name, None)
             self._announced[name] = None
         for adapter, group in {name[:2] for name in job.names}:
-            self._adapters.update(dict.fromkeys(self._identity.scopes(adapter, group), adapter))
+            self._know(adapter, group)
         while len(self._announced) > MAX_ANNOUNCED:
             del self._announced[next(iter(self._announced))]
 
     def removed(self, event: Removed) -> None:
-        """Blocks left the pool."""
+        """Blocks left the pool. Without keys: any may have, so all are taken back; what is saved again is announced
+        again."""
         adapter = self._adapters.get(event.scope)
         if self._maker is None or adapter is None:
             return
         rule = self._rules[event.scope.group]
-        gone = [key for key in event.keys if (adapter, rule.group, key) in self._announced]
+        if event.keys:
+            gone = [key for key in event.keys if (adapter, rule.group, key) in self._announced]
+        else:
+            gone = [key for name, group, key in self._announced if (name, group) == (adapter, rule.group)]
         for key in gone:
             del self._announced[adapter, rule.group, key]
         self._add([self._maker.removed(rule, key) for key in gone])

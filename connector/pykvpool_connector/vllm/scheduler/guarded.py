@@ -37,6 +37,9 @@ class GuardedPort:
     def release(self, lookup_id: int) -> None:
         self._try("a release", lambda: self._port.release(lookup_id))
 
+    def watch(self, scopes: tuple[Scope, ...]) -> None:
+        self._try("a watch", lambda: self._port.watch(scopes))
+
     def poll(self) -> list[PortEvent]:
         events, self._refused = self._refused, []
         self._try("a poll", lambda: events.extend(self._port.poll()))

@@ -67,7 +67,7 @@ class SchedulerSide:
         self._tally = Tally()
         self._hits = Hits(identity, draft_groups)
         self._lookups = Lookups(self._port, now, policy.lookup_timeout_ms, self._tally)
-        self._announcer = Announcer(identity, events)
+        self._announcer = Announcer(identity, events, self._port.watch)
         #: Numbers of saves and loads, in the order in which they are ordered.
         self._jobs = count(1)
         self._last_job = 0

@@ -6,32 +6,46 @@ stripe of the blocks, so that they are stored once; every rank loads all, for ea
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pykvpool.errors import InvalidArgument
 from pykvpool.hashing import Rank
-from pykvpool.host.port import BlockGroup, LoadJob, SaveJob
+from pykvpool.host.port import BlockGroup, DeviceOrder, LoadJob, SaveJob
 from pykvpool_connector.vllm.identity import Identity
 from pykvpool_connector.vllm.messages import GroupBlocks, LoadOrder, SaveOrder
 from pykvpool_connector.vllm.worker.tensors import CacheTensors
 
 
 class RankJobs:
-    """Makes jobs. Raises `InvalidArgument` for blocks that are none of this cache, vLLM's null block among them."""
+    """Makes jobs. Raises `InvalidArgument` for blocks that are none of this cache, vLLM's null block among them.
 
-    def __init__(self, identity: Identity, rank: Rank, tensors: CacheTensors) -> None:
+    `device_order`: for a cache in GPU memory, records what the engine's stream has to reach before a job may begin.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        rank: Rank,
+        tensors: CacheTensors,
+        device_order: Callable[[], DeviceOrder] | None = None,
+    ) -> None:
         self._identity = identity
         self._rank = rank
         self._tensors = tensors
         self._stripe = identity.stripe(rank)
+        self._device_order = device_order
 
     def load(self, order: LoadOrder, timeout_ms: int) -> LoadJob | None:
         """None: there is nothing to load."""
-        groups = tuple(self._blocks(order.adapter, blocks) for blocks in order.groups if blocks.keys)
+        device = self._device_order() if self._device_order else None
+        groups = tuple(self._blocks(order.adapter, blocks, device) for blocks in order.groups if blocks.keys)
         return LoadJob(order.job_id, groups, timeout_ms) if groups else None
 
     def save(self, order: SaveOrder, timeout_ms: int) -> SaveJob | None:
         """None: no block of the order is for this rank to save."""
+        device = self._device_order() if self._device_order else None
         groups = tuple(
-            self._blocks(order.adapter, blocks) for each in order.groups if (blocks := self._striped(each)).keys
+            self._blocks(order.adapter, blocks, device) for each in order.groups if (blocks := self._striped(each)).keys
         )
         return SaveJob(order.job_id, groups, timeout_ms) if groups else None
 
@@ -46,10 +60,11 @@ class RankJobs:
             tuple(blocks.parents[at] for at in mine) if blocks.parents else (),
         )
 
-    def _blocks(self, adapter: str, blocks: GroupBlocks) -> BlockGroup:
+    def _blocks(self, adapter: str, blocks: GroupBlocks, device: DeviceOrder | None) -> BlockGroup:
         if len(blocks.keys) != len(blocks.block_ids) or not self._tensors.holds(blocks.block_ids):
             raise InvalidArgument(
                 f"an order for group {blocks.group} names blocks that this cache does not have", group=blocks.group
             )
         scope = self._identity.scope_of(adapter, blocks.group, self._rank)
-        return BlockGroup(scope, blocks.keys, blocks.block_ids, self._tensors.runs[blocks.group], blocks.parents)
+        runs = self._tensors.runs[blocks.group]
+        return BlockGroup(scope, blocks.keys, blocks.block_ids, runs, blocks.parents, device)

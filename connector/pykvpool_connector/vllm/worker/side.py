@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pykvpool.errors import PoolError
 from pykvpool.hashing import Rank
-from pykvpool.host.port import LoadDone, PoolPort, SaveDone
+from pykvpool.host.port import DeviceOrder, LoadDone, PoolPort, SaveDone
 from pykvpool_connector.vllm.identity import Identity
 from pykvpool_connector.vllm.messages import LoadOrder, RankReport, SaveOrder, SaveReport, StepOrders
 from pykvpool_connector.vllm.settings import Settings
@@ -48,15 +48,22 @@ class WorkerSide:
         rank: which part of the model this worker holds.
         port: way to the pool; closed with this.
         tensors: where the blocks lie.
+        device_order: see `RankJobs`; None for a cache in host memory.
     """
 
     def __init__(
-        self, identity: Identity, settings: Settings, rank: Rank, port: PoolPort, tensors: CacheTensors
+        self,
+        identity: Identity,
+        settings: Settings,
+        rank: Rank,
+        port: PoolPort,
+        tensors: CacheTensors,
+        device_order: Callable[[], DeviceOrder] | None = None,
     ) -> None:
         self._identity = identity
         self._settings = settings
         self._port = port
-        self._jobs = RankJobs(identity, rank, tensors)
+        self._jobs = RankJobs(identity, rank, tensors, device_order)
         #: This rank in a report's set of ranks.
         self._rank_bit = 1 << identity.number(rank)
         #: Name of the request that waits for a load, by job. Every rank has the same jobs.

@@ -84,8 +84,7 @@ def read_tensors(kv_cache_config: Any, kv_caches: Mapping[str, Any], identity: I
             spec = specs[0] if by_layer is None else by_layer[layer]
             runs += _layer_runs(layer, tensor, spec, num_blocks, order)
         if not runs:  # a pipeline rank without a layer of this group: one byte says that it has nothing to add
-            owners.append(ctypes.create_string_buffer(1))
-            runs = [Run(ctypes.addressof(owners[-1]), 0, 1)]  # type: ignore[arg-type]  # a ctypes array
+            runs = [_marker(kv_caches, owners)]
         found.append(tuple(_joined(runs)))
         if len(found[-1]) > MAX_RUNS:
             raise NotSupported(
@@ -93,8 +92,13 @@ def read_tensors(kv_cache_config: Any, kv_caches: Mapping[str, Any], identity: I
                 '"kv_layout" in kv_connector_extra_config'
             )
     devices = {str(tensor.device.type) for tensor in kv_caches.values()}
+    if not devices <= {"cpu", "cuda"}:
+        raise NotSupported(
+            f"the engine's cache lies in memory of {', '.join(sorted(devices))}: the pool moves host memory and the "
+            "memory of CUDA devices"
+        )
     if len(devices) != 1:
-        raise NotSupported(f"the cache lies on several kinds of devices: {', '.join(sorted(devices))}")
+        raise NotSupported(f"the engine's cache lies in several kinds of memory: {', '.join(sorted(devices))}")
     storages = {
         (tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()) for tensor in kv_caches.values()
     }
@@ -105,6 +109,17 @@ def read_tensors(kv_cache_config: Any, kv_caches: Mapping[str, Any], identity: I
         devices.pop(),
         tuple(owners),
     )
+
+
+def _marker(kv_caches: Mapping[str, Any], owners: list[object]) -> Run:
+    """One byte, in memory of the kind that all other blocks of this rank are in."""
+    if any(tensor.device.type == "cuda" for tensor in kv_caches.values()):
+        like = next(iter(kv_caches.values()))
+        owners.append(like.new_zeros(1))
+        return Run(int(owners[-1].data_ptr()), 0, 1)  # type: ignore[attr-defined]  # a tensor
+    byte = ctypes.create_string_buffer(1)
+    owners.append(byte)
+    return Run(ctypes.addressof(byte), 0, 1)
 
 
 def _tensor(kv_caches: Mapping[str, Any], layer: str) -> Any:
