@@ -29,8 +29,7 @@ def main() -> int:
         chosen = [each for each in chosen if each.checks or each.simulation]
     for pattern in options.without:
         chosen = without(chosen, pattern)
-    if options.off:
-        chosen = [_half_blind(each, options.off) for each in chosen]
+    chosen = [_searched(each, options) for each in chosen]
     if not chosen:
         print(f"no mutation is called {options.only!r}", file=sys.stderr)
         return 2
@@ -50,11 +49,14 @@ def _alone(mutation: Mutation, finder: str) -> Mutation:
     return replace(mutation, simulation=None) if finder == "tests" else replace(mutation, checks=())
 
 
-def _half_blind(mutation: Mutation, off: str) -> Mutation:
-    """The simulator does not judge these promises."""
-    if not isinstance(mutation.simulation, Simulation):
+def _searched(mutation: Mutation, options: argparse.Namespace) -> Mutation:
+    """The simulator searches as it is told to."""
+    search = mutation.simulation
+    if not isinstance(search, Simulation):
         return mutation
-    return replace(mutation, simulation=mutation.simulation.without_promises(off))
+    if options.seeds and search.seeds > 1:
+        search = replace(search, seeds=options.seeds)
+    return replace(mutation, simulation=search.without_promises(options.off) if options.off else search)
 
 
 def _find_seeds(chosen: list[Mutation], directory: Path, options: argparse.Namespace) -> int:
@@ -110,6 +112,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--table", type=Path, metavar="FILE", help="bring this page up to date")
     parser.add_argument("--simulation", type=Path, metavar="FILE", help="the same, for the simulator's table")
     parser.add_argument("--finder", choices=("tests", "sim", "both"), default="both", help="who is asked")
+    parser.add_argument("--seeds", type=int, metavar="N", help="of each search of the simulator, in place of its own")
     parser.add_argument("--off", metavar="LIST", default="", help="promises that the simulator does not judge")
     parser.add_argument(
         "--find-seeds", type=int, metavar="N", help="look among N seeds for one that finds each regression, keep it"

@@ -16,6 +16,7 @@ from pykvpool_sim.command.main import sim
 from pykvpool_sim.command.pages import replay_command
 from pykvpool_sim.command.shrink import shrink
 from pykvpool_sim.errors import Hung
+from pykvpool_sim.plan import Strike
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,6 +91,16 @@ def test_a_promise_that_is_not_judged_is_not_missed(fences_that_lie):
     assert run("--seed", seed, *faults, "--off", "P1,P2,P3,calm,bug").exit_code == 0
 
 
+def test_strikes_can_be_given_in_place_of_those_of_the_seed():
+    strikes = "pause at master from 500 for 1000; kill at client-0 from 2000 for 10"
+    done = run("--seed", "2", "--chaos-s", "3", "--strikes", strikes)
+    assert done.exit_code == 0, done.output
+    planned = [line.split("ms", 1)[1].strip() for line in done.output.splitlines() if " ms  " in line]
+    assert planned == ["pause at master for 1000 ms", "kill at client-0 for 10 ms", "calm for 0 ms"]
+    given = Options(strikes=(Strike(500, 1_000, "pause", "master"),))
+    assert replay_command(2, given) == "pykvpool sim --seed 2 --strikes 'pause at master from 500 for 1000'"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -99,6 +110,7 @@ def test_a_promise_that_is_not_judged_is_not_missed(fences_that_lie):
         (["--seed", "1", "--seeds", "2"], "either"),
         (["--trace"], "--seed"),
         (["--without", "earthquake"], "kill"),
+        (["--strikes", "kill the client"], "no strike"),
         (["--turns", "client-0"], "client-0:3-7,9;client-2:1"),
         (["--turns", "client-0:x"], "client-0:3-7,9;client-2:1"),
         (["--tape", "1:2:3"], "15:3,23:1"),

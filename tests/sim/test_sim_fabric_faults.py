@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pykvpool.errors import DeadlineExceeded, PoolError, Refused, SegmentGone
+from pykvpool.errors import DeadlineExceeded, PoolError, Refused, SegmentGone, Unavailable
 from pykvpool.fabric.base import Peer
 from pykvpool_sim.fabric import FabricFaults
 from pykvpool_sim.seeds import seeds
@@ -161,6 +161,22 @@ def test_p2_a_fence_returns_when_what_the_card_has_taken_is_in_memory():
         assert bytes(bench.memory.view) == landed
 
     simulate(scenario, place_ns=3_600_000_000_000)
+
+
+def test_a_queue_pair_that_its_owner_destroyed_unheard_is_silent_until_patience_ends():
+    async def scenario(world, bench):
+        client = bench.client(WRITER)
+        assert (await client.write([bench.write(0, MARK)], 5))[0].error is None
+        cut = world.network.cut(["owner"], [name for name in world.hosts if name != "owner"])
+        await bench.server.fence(WRITER.name, WRITER.incarnation, bench.segment.generation, ban=False)
+        world.network.heal(cut)
+        begun_ns = world.loop.now_ns
+        (outcome,) = await client.write([bench.write(0, MARK)], 60)
+        assert isinstance(outcome.error, Unavailable) and not outcome.settled
+        assert world.loop.now_ns - begun_ns >= 300_000_000
+        assert (await client.write([bench.write(0, MARK)], 60))[0].error is None
+
+    simulate(scenario, min_retry_ns=300_000_000, max_retry_ns=900_000_000)
 
 
 def test_a_failed_read_or_write_is_an_outcome_and_the_next_works():

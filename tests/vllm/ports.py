@@ -17,6 +17,7 @@ class HandPort:
         self.saves: dict[int, SaveJob] = {}
         self.lookups: dict[int, Lookup] = {}
         self.fences = 0
+        self.watched: set[Scope] = set()
         self.closed: float | None = None
         self.broken: Exception | None = None
         self._events: list[PortEvent] = []
@@ -39,6 +40,10 @@ class HandPort:
 
     def release(self, lookup_id: int) -> None:
         self.lookups.pop(lookup_id, None)
+
+    def watch(self, scopes: tuple[Scope, ...]) -> None:
+        self._check()
+        self.watched.update(scopes)
 
     def fence(self) -> None:
         self._check()

@@ -85,7 +85,8 @@ class PyKVPoolStoreConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_kv_connector_stats(self) -> PyKVPoolStats | None:
         """What this side has counted since the last call."""
-        tally = self._worker.take_tally() if self._worker is not None else None
+        side = self._worker or self._scheduler
+        tally = side.take_tally() if side is not None else None
         return PyKVPoolStats(tally.to_dict()) if tally is not None else None
 
     @classmethod

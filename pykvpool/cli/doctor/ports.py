@@ -29,10 +29,13 @@ class Listener:
 def ports(view: HostView, wants: Wants) -> Iterator[Finding]:
     check = Check("ports")
     listeners = list(listening(view))
+    free = []
     for port in wants.ports:
-        if (finding := _look(check, view, port, listeners)) is not None:
+        finding = _look(check, view, port, listeners)
+        if finding is None:
+            free.append(port)
+        else:
             yield finding
-    free = [port for port in wants.ports if _look(check, view, port, listeners) is None]
     if free:
         yield check.ok(f"free: {', '.join(f'{port} ({port.key})' for port in free)}")
 

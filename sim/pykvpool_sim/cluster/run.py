@@ -22,7 +22,7 @@ from pykvpool_sim.draws import Draws
 from pykvpool_sim.errors import Hung, SimulationError
 from pykvpool_sim.history import Outcome
 from pykvpool_sim.host import Host
-from pykvpool_sim.plan import FaultPlan, carry_out
+from pykvpool_sim.plan import FaultPlan, Strike, carry_out
 from pykvpool_sim.world import World
 
 #: Virtual time of trouble in one run, unless asked otherwise.
@@ -39,6 +39,8 @@ class Options:
 
     #: Kinds of faults; empty: all.
     only: tuple[str, ...] = ()
+    #: Strikes in place of those that the seed draws; empty: its own.
+    strikes: tuple[Strike, ...] = ()
     #: A kind that is left out of the plan, which is otherwise as it was.
     without: str = ""
     #: Numbers of the strikes of the plan that are carried out; None: all.
@@ -123,6 +125,8 @@ def run_seed(
     shape = reshape(draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms))
     cluster = Cluster(world, shape, options.off)
     drawn = draw_troubles(world.draws("plan"), cluster, options.only)
+    if options.strikes:
+        drawn = FaultPlan(options.strikes, drawn.chaos_ms, drawn.calm_ms)
     cluster.shape = shape if options.hosts is None else shape.reduced_to(options.hosts)
     plan = _reduced(drawn, cluster, options)
     programs: dict[str, ClientProgram] = {}

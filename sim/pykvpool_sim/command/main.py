@@ -22,7 +22,8 @@ from pykvpool_sim.command.pages import failure_page, print_lines, replay_command
 from pykvpool_sim.command.progress import ProgressLine
 from pykvpool_sim.command.record import read_record, write_record
 from pykvpool_sim.command.shrink import LIMIT_S, Shrunken, shrink
-from pykvpool_sim.command.words import read_tape, read_turns
+from pykvpool_sim.command.words import read_strikes, read_tape, read_turns
+from pykvpool_sim.plan import Strike
 
 PROMISES = ("P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "calm", "bug")
 #: Failures told in full; of the others, the seed.
@@ -93,6 +94,10 @@ def _range(ctx: click.Context, param: click.Parameter, value: str | None) -> ran
 @click.option(
     "--without", default="", type=click.Choice(("", *KINDS)), help="Leave out one kind; all else is as it was."
 )
+@click.option(
+    "--strikes", metavar="STRIKES", callback=_read(read_strikes, "pause at master from 8000 for 15000; kill at ..."),
+    help="These strikes (times in ms), in place of those that the seed draws.",
+)  # fmt: skip
 @click.option("--keep", metavar="NUMBERS", callback=_numbers, help="Only these strikes of the seed's plan, by number.")
 @click.option(
     "--hosts", metavar="LIST", callback=_read(_hosts, "node-0,client-1"), help="Only these nodes and clients."
@@ -143,6 +148,7 @@ def sim(
     seeds: range | None,
     only: tuple[str, ...],
     without: str,
+    strikes: tuple[Strike, ...] | None,
     keep: tuple[int, ...] | None,
     hosts: tuple[str, ...] | None,
     turns: frozenset[str] | None,
@@ -171,7 +177,9 @@ def sim(
         raise click.UsageError("--trace prints one run: name it with --seed")
     if compare and without:
         raise click.UsageError("--compare leaves out one kind after the other: do without --without")
-    options = Options(only, without, keep, hosts, turns, tape, round(chaos_s * 1_000), frozenset(off), timeline=trace)
+    options = Options(
+        only, strikes or (), without, keep, hosts, turns, tape, round(chaos_s * 1_000), frozenset(off), timeline=trace
+    )
     wishes = Wishes(options, twice, compare, enough)
     numbers = range(seed, seed + 1) if seed is not None else seeds or range(100)
     processes = 1 if seed is not None else min(jobs or os.cpu_count() or 1, len(numbers))

@@ -14,7 +14,7 @@ from pykvpool_sim.cluster.run import CHAOS_MS
 from pykvpool_sim.cluster.troubles import KINDS
 from pykvpool_sim.command.campaign import ENOUGH, Summary
 from pykvpool_sim.command.shrink import Shrunken
-from pykvpool_sim.command.words import NONE, tape_text, turns_text
+from pykvpool_sim.command.words import NONE, strikes_text, tape_text, turns_text
 
 #: Outcomes of calls shown; the rest is many words for little.
 _MAX_CALLS = 30
@@ -101,6 +101,8 @@ def replay_command(seed: int, options: Options) -> str:
     words = ["pykvpool", "sim", "--seed", str(seed)]
     if options.only:
         words += ["--faults", f"'{','.join(options.only)}'"]
+    if options.strikes:
+        words += ["--strikes", f"'{strikes_text(options.strikes)}'"]
     if options.without:
         words += ["--without", f"'{options.without}'"]
     if options.keep is not None:

@@ -1,10 +1,15 @@
 """Parts of a run as one word on a command line, and back: turns as ``client-0:3-7,9;client-2:1``, and a tape as the
-choices that are not plain, ``15:3,23:1`` (the 15th choice took the strand at position 3). ``none`` is none at all.
+choices that are not plain, ``15:3,23:1`` (the 15th choice took the strand at position 3). ``none`` is none at all. And
+strikes, as ``pause at master from 8000 for 15000``, with semicolons between them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+from pykvpool_sim.cluster.troubles import KINDS
+from pykvpool_sim.plan import Strike
 
 NONE = "none"
 #: Longest tape that is believed: far more choices than a run has.
@@ -33,6 +38,21 @@ def read_turns(text: str) -> frozenset[str]:
             first, _, last = one.partition("-")
             turns.update(f"{host}/{number}" for number in range(int(first), int(last or first) + 1))
     return frozenset(turns)
+
+
+def strikes_text(strikes: Iterable[Strike]) -> str:
+    return "; ".join(f"{one.fault} at {one.host} from {one.at_ms} for {one.lasts_ms}" for one in strikes)
+
+
+def read_strikes(text: str) -> tuple[Strike, ...]:
+    """Raises ValueError."""
+    strikes = []
+    for part in text.split(";"):
+        match = re.fullmatch(r"\s*(.+?) at (\S+) from (\d+) for (\d+)\s*", part)
+        if match is None or match[1] not in KINDS:
+            raise ValueError(f"{part.strip()!r} is no strike")
+        strikes.append(Strike(int(match[3]), int(match[4]), match[1], match[2]))
+    return tuple(strikes)
 
 
 def tape_text(tape: bytes) -> str:

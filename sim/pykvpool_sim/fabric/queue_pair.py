@@ -241,9 +241,17 @@ class QueuePair:
         if not network.passes(self.source, self.target):
             self._wait_or_break(self._arrive)
             return
+        if self.far_end is End.GONE:
+            # A card does not answer for a queue pair that it does not know: silence, until the sender's patience ends.
+            if self.near_end is End.GONE:
+                self._there.clear()
+            else:
+                self._wait_or_break(self._arrive)
+            return
         self._patience_ends_ns = None
-        if self.far is None or self.far.state is State.DEAD or self.far_end is End.GONE:
-            self._refused("the owner does not know the queue pair any more")
+        if self.far is None or self.far.state is State.DEAD:
+            # The owner's process took its queue pairs along, and the connection on which they were agreed on.
+            self._refused("the owner is gone")
             return
         piece = self._there.popleft()
         work = piece.work

@@ -185,6 +185,14 @@ MUTATIONS = (
         checks=selections("client/test_late_replies.py"),
     ),
     Mutation(
+        name="a-goodbye-though-the-master-was-not-told",
+        rule="P2: a goodbye says that nothing is under way",
+        file="pykvpool/client/link.py",
+        old="goodbye=self._unsaid_in != self.life",
+        new="goodbye=True",
+        checks=_writer,
+    ),
+    Mutation(
         name="fewer-copies-than-asked-is-not-said",
         rule="design 4.3: fewer than asked is reported as degraded",
         file=WRITER,

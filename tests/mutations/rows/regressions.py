@@ -19,15 +19,20 @@ SEEDS = Path(__file__).parents[2] / "sim/regressions/seeds.json"
 def simulations() -> dict[str, Simulation]:
     """By the name of the bug."""
     return {
-        name: Simulation(1, entry["seed"], tuple(entry["faults"]))
+        name: Simulation(1, entry["seed"], tuple(entry["faults"]), _strikes(entry["strikes"]))
         for name, entry in json.loads(SEEDS.read_text()).items()
     }
+
+
+def _strikes(text: str) -> tuple[str, ...]:
+    return ("--strikes", text) if text else ()
 
 
 def keep(found: dict[str, Simulation]) -> None:
     """Write the file anew."""
     entries = [
-        f'  {json.dumps(name)}: {{"seed": {one.first}, "faults": {json.dumps(list(one.faults))}}}'
+        f'  {json.dumps(name)}: {{"seed": {one.first}, "faults": {json.dumps(list(one.faults))}, '
+        f'"strikes": {json.dumps(one.options[-1] if one.options else "")}}}'
         for name, one in found.items()
     ]
     SEEDS.write_text("{\n" + ",\n".join(entries) + "\n}\n", "utf-8")
@@ -38,14 +43,6 @@ _seeds = simulations()
 MUTATIONS = tuple(
     Mutation(name, rule, file, old, new, selections(*checks), _seeds[name])
     for name, rule, file, old, new, checks in (
-        (
-            "regression-evicting-for-a-preferred-node-where-the-put-cannot-start",
-            "P6: at least what was asked, or nothing",
-            "pykvpool/core/placement.py",
-            "                if preferred and enough and (yield",
-            "                if preferred and (yield",
-            ["core/test_core_p6_eviction.py"],
-        ),
         (
             "regression-a-revoke-that-did-not-get-through-is-forgotten",
             "P3: nothing leaks: what was given up is said until it is heard",
@@ -61,14 +58,6 @@ MUTATIONS = tuple(
             "for put_id in by_place.get(place, ()) if put_id not in self._given_up)\n",
             "for put_id in by_place.get(place, ()))\n",
             ["core/test_core_p2_no_reuse.py"],
-        ),
-        (
-            "regression-a-goodbye-though-the-master-was-not-told",
-            "P2: a goodbye says that nothing is under way",
-            "pykvpool/client/link.py",
-            "goodbye=self._unsaid_in != self.life",
-            "goodbye=True",
-            ["client/test_writer_rules.py"],
         ),
     )
 )

@@ -6,13 +6,15 @@ Each bug can be put back (tests/mutations/rows/regressions.py), and then its see
 import pytest
 
 from pykvpool_sim.cluster import Options, run_seed
+from pykvpool_sim.command.words import read_strikes
 from tests.mutations.rows.regressions import MUTATIONS, simulations
 
 
 @pytest.mark.parametrize("name", sorted(simulations()))
 def test_a_history_that_once_broke_a_promise_ends_well(name):
     simulation = simulations()[name]
-    report = run_seed(simulation.first, Options(only=simulation.faults))
+    strikes = read_strikes(simulation.options[-1]) if simulation.options else ()
+    report = run_seed(simulation.first, Options(only=simulation.faults, strikes=strikes))
     assert not report.failed, "\n".join([*report.violations, report.plan])
 
 

@@ -33,6 +33,7 @@ from tests.properties.budgets import budget
 from tests.vllm.engine.conftest import MODELS
 from tests.vllm.engine.driver import transfer_config
 from tests.vllm.engine.models import make_model
+from tests.vllm.engine.neighbour import beside
 from tests.vllm.engine.world import CALM, Chances, World
 
 init_none_hash(sha256)
@@ -102,11 +103,15 @@ def build(
     seed: int = 0,
     chances: Chances = CALM,
     role: str = "kv_both",
+    neighbour: str = "",
     **extra: Any,
 ) -> World:
     config = copy.deepcopy(base_config())
     options = {"model_id": "tiny", "master": "tcp://127.0.0.1:1", "max_pinned_ratio": 0.5} | extra
-    config.kv_transfer_config = KVTransferConfig(**transfer_config(role=role, by_path=True, **options))
+    transfer = transfer_config(role=role, by_path=True, **options)
+    if neighbour:
+        transfer = beside(transfer, first=neighbour == "second")
+    config.kv_transfer_config = KVTransferConfig(**transfer)
     config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     config.parallel_config.tensor_parallel_size = tensor
     config.parallel_config.pipeline_parallel_size = pipeline
@@ -147,15 +152,29 @@ def build(
     in_flight=st.integers(1, 3),
     spare=st.sampled_from([1, 4, 12]),
     decode=st.booleans(),
+    neighbour=st.sampled_from(["", "", "first", "second"]),
+    failing=st.sampled_from([False, False, False, True]),
     seed=st.integers(0, 1 << 30),
 )
-def test_nothing_is_left_and_nothing_is_mixed_up(asynchronous, v2, layout, ranks, in_flight, spare, decode, seed):
+def test_nothing_is_left_and_nothing_is_mixed_up(
+    asynchronous, v2, layout, ranks, in_flight, spare, decode, neighbour, failing, seed
+):
     tensor, pipeline = ranks
     world = build(
         AsyncScheduler if asynchronous else Scheduler,
-        layout=layout, v2=v2, tensor=tensor, pipeline=pipeline, spare=spare, in_flight=in_flight, seed=seed,
-        chances=Chances(), save_decode_cache=decode, lookup_timeout_ms=200, save_timeout_ms=500,
-    )  # fmt: skip
+        layout=layout,
+        v2=v2,
+        tensor=tensor,
+        pipeline=pipeline,
+        spare=spare,
+        in_flight=in_flight,
+        seed=seed,
+        chances=Chances(load_failure=1.0) if failing else Chances(),
+        neighbour=neighbour,
+        save_decode_cache=decode,
+        lookup_timeout_ms=200,
+        save_timeout_ms=500,
+    )
     for _ in range(150):
         if world.rng.random() < 0.2 and len(world.known) < 8:
             world.add()

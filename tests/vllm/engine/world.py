@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector, MultiKVConnectorWorkerMetadata
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
@@ -29,6 +30,7 @@ from pykvpool_connector.vllm.identity import Identity
 from pykvpool_connector.vllm.messages import LoadOrder, RankReport, SaveOrder, SaveReport, StepOrders
 from pykvpool_connector.vllm.metadata import RankMetadata, StepMetadata
 from tests.vllm.engine.models import VOCABULARY
+from tests.vllm.engine.neighbour import NeighbourConnector, NeighbourLoad
 
 #: What stands in a block while a load is half done, or after one has failed.
 GARBAGE = "garbage"
@@ -55,13 +57,15 @@ class Chances:
     drop: float = 0.03
     load_failure: float = 0.1
     lose_report: float = 0.03
+    #: A connector beside ours offers to load something; it fails as often as ours.
+    neighbour: float = 0.4
     #: A request is aborted, in each step.
     abort: float = 0.02
     #: Everything is reset, in each step.
     reset: float = 0.01
 
 
-CALM = Chances(1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 0)
+CALM = Chances(1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 0, 0)
 
 
 class FakePort:
@@ -178,15 +182,17 @@ class FakeRank:
         self.memory: dict[int, list[object]] = {}
         self.loads: dict[int, RankJob] = {}
         self.saves: dict[int, RankJob] = {}
+        self.neighbours: list[NeighbourLoad] = []
         self._fence = 0
         self._received: set[str] = set()
         self._failed: set[str] = set()
         self._report = RankReport()
 
-    def start_loads(self, orders: StepOrders) -> None:
+    def start_loads(self, orders: StepOrders, neighbours: list[NeighbourLoad]) -> None:
         for order in orders.loads:
             assert order.job_id not in self.loads
             self.loads[order.job_id] = RankJob(order)
+        self.neighbours += neighbours
 
     def start_saves(self, orders: StepOrders) -> None:
         if orders.fence:
@@ -209,6 +215,9 @@ class FakeRank:
                 self._scribble(job.order)
             if rng.random() < chances.progress:
                 self._end_load(job_id, job.order)
+        for load in list(self.neighbours):
+            if rng.random() < chances.progress:
+                self._end_neighbour(load)
         for job_id in list(self.saves):
             if rng.random() < chances.progress:
                 if rng.random() < chances.drop:
@@ -260,6 +269,21 @@ class FakeRank:
         self._received.add(order.request_id)
         if not loaded:
             self._failed.add(order.request_id)
+
+    def _end_neighbour(self, load: NeighbourLoad) -> None:
+        self.neighbours.remove(load)
+        known = self._world.known[load.request_id]
+        failed = self._world.rng.random() < self._world.chances.load_failure
+        for rule in self._world.identity.groups:
+            for position in range(load.start, load.end):
+                block_id = load.table[rule.group][position // rule.block_tokens]
+                if block_id:
+                    self.write(rule.group, block_id, position % rule.block_tokens, known.chains[position])
+                    if failed:
+                        self.memory[block_id][position % rule.block_tokens] = GARBAGE
+        self._received.add(load.request_id)
+        if failed:
+            self._failed.add(load.request_id)
 
     def _store(self, order: SaveOrder) -> None:
         for group in order.groups:
@@ -336,6 +360,15 @@ class World:
         self.port = FakePort(self)
         self.scheduler = make_scheduler(lambda *_: self.port, lambda: self.clock)
         self.connector = self.scheduler.get_kv_connector()
+        #: Our place among MultiConnector's children, and the other child.
+        self._place: int | None = None
+        if isinstance(self.connector, MultiConnector):
+            children = self.connector.sub_connectors
+            self._place = int(isinstance(children[0], NeighbourConnector))
+            children[1 - self._place].offers = self._offer
+            self.connector = children[self._place]
+        #: Requests for which the neighbour's load failed, or that it has no wish to load.
+        self._not_offered: set[str] = set()
         self.ranks = [
             FakeRank(self, number, Rank(tensor=number % tensor, pipeline=number // tensor))
             for number in range(tensor * pipeline)
@@ -465,7 +498,7 @@ class World:
         assert not self.scheduler.requests
         assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
         assert all(block.ref_cnt == 0 for block in pool.blocks if not block.is_null)
-        assert not any(rank.loads or rank.saves for rank in self.ranks)
+        assert not any(rank.loads or rank.saves or rank.neighbours for rank in self.ranks)
         assert not self._aggregator._recv_remaining_count
         assert self.scheduler.reset_prefix_cache()
 
@@ -478,19 +511,18 @@ class World:
 
     def _finish_batch(self) -> None:
         batch = self._batches.popleft()
-        metadata = batch.output.kv_connector_metadata
-        orders = self.orders_in(metadata)
+        orders, neighbours = self._orders_in(batch.output.kv_connector_metadata)
         early = self.rng.random() < 0.5
         for rank in self.ranks:
             if early:
-                rank.start_loads(orders)
+                rank.start_loads(orders, neighbours)
                 rank.tick()
             for copy in batch.output.kv_cache_block_copies or ():
                 rank.memory[copy.dst_block_id] = list(rank.memory[copy.src_block_id])
             for known, start, number, _, table in batch.rows:
                 self._compute(rank, known, start, number, table)
             if not early:
-                rank.start_loads(orders)
+                rank.start_loads(orders, neighbours)
             rank.start_saves(orders)
         self.port.tick()
         outputs = [self._output(batch, rank) for rank in self.ranks]
@@ -498,9 +530,25 @@ class World:
         self.scheduler.update_from_output(batch.output, output)
         self._retire()
 
-    def orders_in(self, metadata: Any) -> StepOrders:
+    def _orders_in(self, metadata: Any) -> tuple[StepOrders, list[NeighbourLoad]]:
+        neighbours: list[NeighbourLoad] = []
+        if self._place is not None:
+            neighbours = metadata.metadata[1 - self._place].loads
+            metadata = metadata.metadata[self._place]
         assert isinstance(metadata, StepMetadata)
-        return metadata.orders
+        return metadata.orders, neighbours
+
+    def _offer(self, request: Request, local: int) -> int | None:
+        """What the neighbour has of a request. It makes up its mind once."""
+        name = request.request_id
+        unit = self.side._hits.unit
+        most = self.side._hits.furthest(request.num_tokens) - local
+        if name in self._not_offered or most <= 0:
+            return 0
+        if self.rng.random() < 0.2:
+            return None
+        self._not_offered.add(name)
+        return self.rng.randrange(unit, most + 1, unit) if self.rng.random() < self.chances.neighbour else 0
 
     def _compute(self, rank: FakeRank, known: Known, start: int, number: int, table: tuple[list[int], ...]) -> None:
         for rule in self.identity.groups:
@@ -523,16 +571,21 @@ class World:
             req_ids=names,
             req_id_to_index={name: at for at, name in enumerate(names)},
             sampled_token_ids=sampled,
-            kv_connector_output=self.envelope(rank.collect()),
+            kv_connector_output=self._wrapped(rank.collect()),
         )
 
-    def envelope(self, output: KVConnectorOutput) -> KVConnectorOutput:
+    def _wrapped(self, output: KVConnectorOutput) -> KVConnectorOutput:
+        ours = output.kv_connector_worker_meta
+        if self._place is not None and ours is not None:
+            children = (ours, None) if self._place == 0 else (None, ours)
+            output.kv_connector_worker_meta = MultiKVConnectorWorkerMetadata(children)
         return output
 
     def _retire(self) -> None:
         for name, known in list(self.known.items()):
             if known.request.is_finished() and name not in self.scheduler.requests:
                 del self.known[name]
+                self._not_offered.discard(name)
                 self.finished[name] = known
                 if not known.aborted and known.request.status is RequestStatus.FINISHED_LENGTH_CAPPED:
                     said = list(known.request.output_token_ids)

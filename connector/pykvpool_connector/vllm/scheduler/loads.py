@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 from pykvpool_connector.vllm.identity import Identity
 from pykvpool_connector.vllm.messages import GroupBlocks, LoadOrder
-from pykvpool_connector.vllm.scheduler.counts import Counts
 from pykvpool_connector.vllm.scheduler.engine import Block
 from pykvpool_connector.vllm.scheduler.requests import Tracked
 
@@ -19,9 +18,8 @@ from pykvpool_connector.vllm.scheduler.requests import Tracked
 class Loads:
     """Orders of loads for the next step."""
 
-    def __init__(self, identity: Identity, counts: Counts, *, next_job: Callable[[], int]) -> None:
+    def __init__(self, identity: Identity, *, next_job: Callable[[], int]) -> None:
         self._identity = identity
-        self._counts = counts
         self._next_job = next_job
         self._queue: list[LoadOrder] = []
 
@@ -44,8 +42,6 @@ class Loads:
                 keys, block_ids = zip(*wanted, strict=True)
                 groups.append(GroupBlocks(rule.group, keys, block_ids))
         tracked.loading = self._next_job()
-        self._counts.loads += 1
-        self._counts.load_tokens += tokens
         self._queue.append(LoadOrder(tracked.loading, request.request_id, tracked.adapter or "", tuple(groups)))
 
     def take(self) -> tuple[LoadOrder, ...]:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from pykvpool.host.port import Answer, Found, Lapsed, Lookup, PoolPort, Question
-from pykvpool_connector.vllm.scheduler.counts import Counts
+from pykvpool.host.port import Answer, Found, Lapsed, Lookup, Question
+from pykvpool_connector.vllm.scheduler.guarded import GuardedPort
+from pykvpool_connector.vllm.tally import Tally
 
 #: A port answers or gives up by its own deadline; this much later it is taken to have forgotten.
 GRACE_MS = 500
@@ -46,11 +47,11 @@ class Ask:
 class Lookups:
     """All lookups of one engine."""
 
-    def __init__(self, port: PoolPort, now: Callable[[], int], timeout_ms: int, counts: Counts) -> None:
+    def __init__(self, port: GuardedPort, now: Callable[[], int], timeout_ms: int, tally: Tally) -> None:
         self._port = port
         self._now = now
         self._timeout_ms = timeout_ms
-        self._counts = counts
+        self._tally = tally
         self._numbers = count(1)
         #: Asks in state ASKED or HELD, by lookup.
         self._open: dict[int, Ask] = {}
@@ -68,7 +69,7 @@ class Lookups:
     def state(self, ask: Ask) -> State:
         """Where a lookup stands; one whose time is over is given up."""
         if ask.state is State.ASKED and self._now() >= ask.deadline:
-            self._counts.lookup_timeouts += 1
+            self._tally.count("lookups", label="timeout")
             self.give_up(ask)
         return ask.state
 
@@ -84,17 +85,18 @@ class Lookups:
             if not answer.error:  # it crossed our release: nobody else will let go of it
                 self._port.release(answer.lookup_id)
             return
-        self._counts.lookup_seconds.append(answer.seconds)
+        self._tally.observe("lookup_seconds", answer.seconds)
         if answer.error:
-            self._counts.lookup_errors += 1
+            self._tally.count("lookups", label=answer.reason or "unknown")
             del self._open[ask.lookup_id]
             ask.state = State.OVER
             return
-        self._counts.lookups += 1
         ask.found = answer.found
         if any(found.count or any(found.presence) for found in answer.found):
+            self._tally.count("lookups", label="hit")
             ask.state = State.HELD
         else:
+            self._tally.count("lookups", label="miss")
             self.give_up(ask)
 
     def lapsed(self, event: Lapsed) -> None:

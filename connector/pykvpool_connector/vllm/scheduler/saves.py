@@ -17,17 +17,20 @@ from pykvpool_connector.vllm.cache_groups import GroupRule
 from pykvpool_connector.vllm.identity import Identity
 from pykvpool_connector.vllm.messages import GroupBlocks, SaveOrder
 from pykvpool_connector.vllm.scheduler.announce import Announcer
-from pykvpool_connector.vllm.scheduler.counts import Counts
 from pykvpool_connector.vllm.scheduler.engine import Block, EngineBlocks
 from pykvpool_connector.vllm.scheduler.pins import PinnedJob, Pins, job_deadline
 from pykvpool_connector.vllm.scheduler.policy import Policy
 from pykvpool_connector.vllm.scheduler.requests import Tracked
+from pykvpool_connector.vllm.tally import Tally
 
 #: A job's blocks stay pinned until all of it is done, so jobs are small beside the pinned share.
 BLOCKS_PER_JOB = 256
 #: Ordered in one step, so that a long prefix that only the engine has delays no step by more than a millisecond or two.
 #: The rest waits for the next steps, in which its request still holds it.
 BLOCKS_PER_STEP = 1024
+#: Why blocks were not handed to a save job: as many as allowed were pinned; a reset came first.
+OVER_RATIO = "pinned"
+FENCED = "fenced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Saves:
         blocks: EngineBlocks,
         pins: Pins,
         announcer: Announcer,
-        counts: Counts,
+        tally: Tally,
         *,
         next_job: Callable[[], int],
         now: Callable[[], int],
@@ -62,7 +65,7 @@ class Saves:
         self._blocks = blocks
         self._pins = pins
         self._announcer = announcer
-        self._counts = counts
+        self._tally = tally
         self._next_job = next_job
         self._now = now
         #: Ordered, to go out with the next step.
@@ -95,7 +98,7 @@ class Saves:
                     if not last:
                         tracked.saved[place] = candidate.index
                         break
-                    self._counts.saves_over_share += 1
+                    self._tally.count("unsaved_blocks", label=OVER_RATIO)
                     continue
                 chosen.append(candidate)
             else:
@@ -114,7 +117,7 @@ class Saves:
     def drop_queued(self) -> None:
         """Orders that no worker has seen are not sent at all."""
         for order in self._queue:
-            self._counts.saves_fenced += len(self._pins.unpin(order.job_id).blocks)
+            self._tally.count("unsaved_blocks", len(self._pins.unpin(order.job_id).blocks), FENCED)
         self._queue.clear()
 
     def _ends(self, tracked: Tracked) -> list[int]:
@@ -180,6 +183,4 @@ class Saves:
                 notices=tuple(notices),
             )
         )
-        self._counts.saves += 1
-        self._counts.save_blocks += len(chosen)
         self._queue.append(SaveOrder(job_id, adapter, tuple(groups)))

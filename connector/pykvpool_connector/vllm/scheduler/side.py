@@ -19,8 +19,8 @@ from pykvpool.host.port import Answer, Lapsed, PoolPort, Removed
 from pykvpool_connector.vllm.identity import Identity
 from pykvpool_connector.vllm.messages import RankReport, StepOrders
 from pykvpool_connector.vllm.scheduler.announce import Announcer, EventMaker
-from pykvpool_connector.vllm.scheduler.counts import Counts
 from pykvpool_connector.vllm.scheduler.engine import Block, EngineBlocks, EngineRequest, StepPlan
+from pykvpool_connector.vllm.scheduler.guarded import GuardedPort
 from pykvpool_connector.vllm.scheduler.hits import Hits
 from pykvpool_connector.vllm.scheduler.loads import Loads
 from pykvpool_connector.vllm.scheduler.lookups import Ask, Lookups, State
@@ -28,6 +28,7 @@ from pykvpool_connector.vllm.scheduler.pins import Pins
 from pykvpool_connector.vllm.scheduler.policy import Policy
 from pykvpool_connector.vllm.scheduler.requests import Tracked
 from pykvpool_connector.vllm.scheduler.saves import Saves
+from pykvpool_connector.vllm.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +62,16 @@ class SchedulerSide:
     ) -> None:
         self._identity = identity
         self._policy = policy
-        self._port = port
+        self._port = GuardedPort(port)
         self._now = now
-        self.counts = Counts()
+        self._tally = Tally()
         self._hits = Hits(identity, draft_groups)
-        self._lookups = Lookups(port, now, policy.lookup_timeout_ms, self.counts)
-        self._announcer = Announcer(identity, events, port.watch)
+        self._lookups = Lookups(self._port, now, policy.lookup_timeout_ms, self._tally)
+        self._announcer = Announcer(identity, events, self._port.watch)
         #: Numbers of saves and loads, in the order in which they are ordered.
         self._jobs = count(1)
         self._last_job = 0
-        self._loads = Loads(identity, self.counts, next_job=self._next_job)
+        self._loads = Loads(identity, next_job=self._next_job)
         self._pins: Pins | None = None
         self._saves: Saves | None = None
         self._requests: dict[str, Tracked] = {}
@@ -114,7 +115,7 @@ class SchedulerSide:
             blocks,
             self._pins,
             self._announcer,
-            self.counts,
+            self._tally,
             next_job=self._next_job,
             now=self._now,
         )
@@ -177,7 +178,6 @@ class SchedulerSide:
                     self._save(tracked, self._saves)
         overdue = self._pins.overdue() if self._pins is not None else ()
         if overdue:
-            self.counts.overdue_saves += len(overdue)
             log.warning("saves %s are not reported by every rank: asking again", list(overdue))
         fence, self._fence = self._fence, 0
         return StepOrders(
@@ -204,7 +204,6 @@ class SchedulerSide:
             if request_id in failures:
                 tracked.load_failed = True
                 tracked.forget_saved()
-                self.counts.load_failures += 1
             self._end_ask(tracked)
 
     def finished(self, request: EngineRequest) -> None:
@@ -220,6 +219,10 @@ class SchedulerSide:
     def pending(self) -> bool:
         """Work is left for which the engine must go on stepping, with or without requests."""
         return self.save_jobs > 0 or self._fence > 0
+
+    def take_tally(self) -> Tally | None:
+        """What was counted since the last call; None where nothing was."""
+        return None if self._tally.empty else self._tally.take()
 
     def take_events(self) -> list[object]:
         return self._announcer.take()
@@ -293,7 +296,6 @@ class SchedulerSide:
             if isinstance(error, NotReady) and now < tracked.adapter_deadline:
                 return False
             tracked.bypass = True
-            self.counts.unknown_adapters += 1
             log.warning("request %s bypasses the pool: %s", tracked.request.request_id, error)
             return False
         self._adapters.add(tracked.adapter)
