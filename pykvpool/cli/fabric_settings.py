@@ -8,7 +8,10 @@ from pykvpool.fabric.rdma.settings import RdmaSettings
 
 def rdma_settings(config: RdmaConfig) -> RdmaSettings:
     """Raises `ConfigError`."""
-    return RdmaSettings(config.devices, config.queue_pairs, None if config.gid_index < 0 else config.gid_index)
+    gid_index = None if config.gid_index < 0 else config.gid_index
+    return RdmaSettings(
+        config.devices, config.queue_pairs, gid_index, "" if config.binding == "any" else config.binding
+    )
 
 
 def rdma_listen(config: NodeConfig) -> str:

@@ -201,6 +201,12 @@ class RdmaConfig:
         "Index of the address to use in the GID table of a port. -1: found by trying, RoCE v2 with IPv4 first.",
         flag="--rdma-gid-index",
     )
+    binding: str = key(
+        "any",
+        Choice(("any", "pyverbs", "ibverbs")),
+        "Library that speaks to the devices. any: the first of these that is installed.",
+        flag=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 from pykvpool.cli import format as say
 from pykvpool.cli.bench import command, perftest
-from pykvpool.cli.bench.cases import MIB, Transfer, full_plan, quick_plan, transfers_only
+from pykvpool.cli.bench.cases import MIB, NO_LIMIT_S, Plan, Transfer, full_plan, quick_plan, transfers_only
 from pykvpool.cli.bench.perftest import End, Perftest, parse
 from pykvpool.cli.bench.report import render
 from pykvpool.cli.bench.results import Figures, Round, Sample, raw_medians, transfer_figure, yardsticks
@@ -47,7 +48,8 @@ def test_a_plan_of_one_fabric_moves_bytes_and_asks_nothing(make) -> None:
     assert {case.piece_bytes for case in plan.transfers} >= {64 * 1024, MIB}
     assert not plan.controls
     assert not plan.put_rates
-    assert (plan.rounds, plan.max_seconds) == (2, float("inf"))
+    assert (plan.rounds, plan.max_seconds) == (2, NO_LIMIT_S)
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan, "it is told to the worker"
     assert transfers_only(make(("tcp",)), rounds=None).max_seconds == make().max_seconds
 
 

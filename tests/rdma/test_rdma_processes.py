@@ -13,7 +13,7 @@ import pytest
 from pykvpool.client import PutItem
 from pykvpool.errors import PoolError
 from pykvpool.fabric.verbs import Verbs
-from pykvpool.fabric.verbs.load import BINDINGS, ENVIRONMENT
+from pykvpool.fabric.verbs.load import BINDINGS
 from tests.rdma.devices import LEFT, RAILS, RIGHT, counters, tcp_bytes_sent
 from tests.rdma.processes import MIB, START_TIMEOUT_S, TIMEOUT_S, Processes, data_of, processes, warm
 
@@ -25,7 +25,7 @@ MTU_BYTES = 4096
 def _other_binding(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes use the binding that the client does not: the two must understand each other."""
     (other,) = set(BINDINGS) - {verbs.name}
-    monkeypatch.setenv(ENVIRONMENT, other)
+    monkeypatch.setenv("PYKVPOOL_RDMA_BINDING", other)
 
 
 async def test_blocks_are_put_and_got_by_rdma_and_tcp_carries_none(verbs: Verbs) -> None:

@@ -16,6 +16,8 @@ MIB = 1024 * KIB
 
 #: What is measured unless told otherwise: what works everywhere.
 FABRICS = ("inproc", "shm", "tcp")
+#: Longer than anybody waits (s). Not infinite: a plan travels as JSON.
+NO_LIMIT_S = 1e9
 ALL_FABRICS = (*FABRICS, "rdma")
 
 
@@ -105,4 +107,4 @@ def quick_plan(fabrics: Sequence[str] = FABRICS) -> Plan:
 def transfers_only(plan: Plan, rounds: int | None) -> Plan:
     """Without questions to the master. With `rounds`, exactly so many, however long they take."""
     plan = replace(plan, controls=(), put_rates=())
-    return plan if rounds is None else replace(plan, rounds=rounds, max_seconds=float("inf"))
+    return plan if rounds is None else replace(plan, rounds=rounds, max_seconds=NO_LIMIT_S)

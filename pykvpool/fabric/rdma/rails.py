@@ -42,7 +42,7 @@ _PORT_CHANGES = (
 
 def require_verbs(settings: RdmaSettings) -> Verbs:
     """A binding, on a host with an RDMA device. Raises `NotSupported` with one line that says what is missing."""
-    verbs = settings.verbs or load()
+    verbs = settings.verbs or load(settings.binding)
     if not verbs.devices():
         raise NotSupported(
             f"rdma: this host has no RDMA device ({verbs.name} lists none): load its driver "

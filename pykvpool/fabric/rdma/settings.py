@@ -24,7 +24,9 @@ class RdmaSettings:
     queue_pairs: int = DEFAULT_QUEUE_PAIRS
     #: Index in the GID table; None: chosen, and others tried where it does not work.
     gid_index: int | None = None
-    #: The binding to use; None: the first that can be loaded.
+    #: Name of the binding to use; empty: the first that can be loaded.
+    binding: str = ""
+    #: The binding itself, in place of a name.
     verbs: Verbs | None = None
 
     def __post_init__(self) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 from typing import cast
 
 from pykvpool.errors import ConfigError, NotSupported
 from pykvpool.fabric.verbs.protocol import Verbs
 
-#: Environment variable that names the binding to use.
-ENVIRONMENT = "PYKVPOOL_VERBS"
 #: In the order they are tried: Debian's and the vendors' own first, then the one from PyPI.
 BINDINGS = ("pyverbs", "ibverbs")
 INSTALL = (
@@ -20,13 +17,12 @@ INSTALL = (
 
 
 def load(name: str = "") -> Verbs:
-    """The binding of that name; by default what `PYKVPOOL_VERBS` says, else the first of `BINDINGS` that is there.
+    """The binding of that name; by default the first of `BINDINGS` that is there.
 
     Raises:
         ConfigError: there is no such binding.
         NotSupported: it (or none of them) can be loaded; the message, one line, says why and what to install.
     """
-    name = name or os.environ.get(ENVIRONMENT, "")
     if name and name not in BINDINGS:
         raise ConfigError(f"no verbs binding is called {name!r}: there are {' and '.join(BINDINGS)}")
     reasons = []
