@@ -102,7 +102,7 @@ async def test_p7_where_one_client_leases_everything_the_error_says_so(small):
     await client.put_batch([PutItem(key, block(1, i)) for i, key in enumerate(keys)])
     match = await client.match_prefix(keys, hold=True)
     with pytest.raises(PoolFull, match="greedy") as caught:
-        await other.put("late", block(2, 0), timeout_s=0.3)
+        await other.put("late", block(2, 0), timeout_s=3)
     assert caught.value.retryable
     match.hold.release()
     await other.put("late", block(2, 0))
@@ -113,7 +113,7 @@ async def test_hard_pinned_blocks_are_never_evicted_and_the_error_counts_them(sm
     count = 4 * MIB // BLOCK
     await client.put_batch([PutItem(f"k{i}", block(1, i)) for i in range(count)], pin=Pin.HARD)
     with pytest.raises(PoolFull, match="pinned"):
-        await client.put("late", block(2, 0), timeout_s=0.2)
+        await client.put("late", block(2, 0), timeout_s=3)
     assert all(await client.exists([f"k{i}" for i in range(count)]))
 
 

@@ -16,16 +16,13 @@ from pykvpool_sim.cluster.shape import draw_shape
 from pykvpool_sim.cluster.told import Comparison
 from pykvpool_sim.cluster.troubles import KINDS, troubles_of
 from pykvpool_sim.cluster.workload import VERBS
-from pykvpool_sim.command.campaign import Campaign, Wishes
-from pykvpool_sim.command.pages import failure_page, replay_command
-from pykvpool_sim.seeds import seeds
+from pykvpool_sim.command.pages import failure_page
 from pykvpool_sim.world import World
+from tests.sim.conftest import SEEDS
 from tests.sim.test_determinism import PYTHONS, environment, interpreter
 
 WHOLE = Options()
 ROOT = Path(__file__).parents[2]
-#: Seeds that run twice each, on all cores: a minute or two. `pykvpool sim` runs thousands.
-SWARM = int(os.environ.get("PYKVPOOL_SIM_SEEDS", "200"))
 
 
 def told(report, options=WHOLE):
@@ -34,14 +31,12 @@ def told(report, options=WHOLE):
 
 
 @pytest.mark.slow
-def test_no_promise_breaks_and_every_run_repeats_itself_in_another_process_with_other_hashes():
-    campaign = Campaign(seeds(SWARM), Wishes(twice=True))
-    for _ in campaign.run(os.cpu_count() or 1):
-        for report, options in campaign.summary.failures:
-            pytest.fail(told(report, options))
-        for seed in campaign.summary.unrepeatable:
-            pytest.fail(f"seed {seed} has two digests: {replay_command(seed, Options())} --twice")
-    assert campaign.summary.repeated == campaign.summary.seeds == len(seeds(SWARM))
+def test_no_promise_breaks_and_every_run_repeats_itself_in_another_process_with_other_hashes(swarm):
+    """200 seeds, each twice; they have been running since the first test (see conftest)."""
+    code, printed, figures = swarm.result()
+    assert code == 0, printed
+    assert figures["repeated"] == figures["seeds"] == SEEDS, printed
+    assert not figures["unrepeatable"]
 
 
 def test_without_faults_only_the_pool_itself_says_no():

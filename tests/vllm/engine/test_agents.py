@@ -17,7 +17,9 @@ OWN_BLOCKS = 72
 def test_p11_turns_find_all_that_any_engine_computed_before(pool, engine):
     """Exactly the blocks that the session's last turn left, whichever engine ran it; and far more than an engine's own
     cache keeps of so many sessions."""
-    first, second = engine(pool, num_gpu_blocks_override=OWN_BLOCKS), engine(pool, num_gpu_blocks_override=OWN_BLOCKS)
+    # So small a cache would let a save of a whole prompt pin only a part of it.
+    options = {"num_gpu_blocks_override": OWN_BLOCKS, "extra": {"max_pinned_ratio": 1.0}}
+    first, second = engine(pool, **options), engine(pool, **options)
     alone = engine(num_gpu_blocks_override=OWN_BLOCKS)
     engines = [first.ready(), second.ready()]
     alone.ready()
