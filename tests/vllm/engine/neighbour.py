@@ -31,8 +31,8 @@ class NeighbourMetadata(KVConnectorMetadata):
 class NeighbourConnector(KVConnectorBase_V1, SupportsHMA):
     """Offers what `offers(request, local)` says, None for "ask again"."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
         self.offers: Callable[[Any, int], int | None] = lambda request, local: 0
         self._local: dict[str, int] = {}
         self._loads: list[NeighbourLoad] = []
