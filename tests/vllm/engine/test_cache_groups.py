@@ -6,8 +6,8 @@ from tests.vllm.engine.conftest import answers
 from tests.vllm.engine.models import prompt
 
 BLOCK = 32
-#: vLLM keeps a window's blocks only at the end of a prompt, unless it is told to keep them at more places. What it keeps
-#: can be saved.
+#: vLLM keeps a window's blocks only at the end of a prompt, unless it is told to keep them at more places; what it
+#: keeps is what can be saved.
 EVERYWHERE = {"model": "gemma", "prefix_cache_retention_interval": BLOCK}
 
 

@@ -137,7 +137,7 @@ result = commands.loading
 UNTIL_CONNECTED = """
 import time
 from vllm.distributed.kv_transfer import get_kv_transfer_group
-ports = [get_kv_transfer_group()._worker._port, scheduler.connector._scheduler._port]
+ports = [get_kv_transfer_group()._worker._port, scheduler.connector._scheduler._port._port]
 deadline = time.monotonic() + 60
 while not all(port.connected for port in ports):
     assert time.monotonic() < deadline, "it does not reconnect"
