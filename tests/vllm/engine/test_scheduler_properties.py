@@ -169,7 +169,7 @@ def test_nothing_is_left_and_nothing_is_mixed_up(
         spare=spare,
         in_flight=in_flight,
         seed=seed,
-        chances=Chances(load_failure=1.0) if failing else Chances(),
+        chances=Chances(load_failure=1.0, forget=0.0, lapse=0.0) if failing else Chances(),
         neighbour=neighbour,
         save_decode_cache=decode,
         lookup_timeout_ms=200,
