@@ -81,4 +81,3 @@ def test_ranks_that_hold_the_same_latents_store_them_once_and_share_them_with_on
     with engine(pool, **MLA) as one_rank:
         assert answers(one_rank.generate([longer]))[0][0] == tokens
         assert one_rank.hits() == 6 * 16
-
