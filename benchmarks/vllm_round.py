@@ -38,7 +38,9 @@ def work(
                 waiting = []
             begin = time.perf_counter()
             commands.step()
-            steps.append(time.perf_counter() - begin)
+            # A step in which no request has a slot yet (they wait for the pool's answers) runs no model.
+            if commands.scheduler.running:
+                steps.append(time.perf_counter() - begin)
             names = [name for name in names if commands.collect(name) is None]
         commands.settle()
     return {"steps": steps, "added": added}
