@@ -22,7 +22,6 @@ from pykvpool.fabric.verbs.model import (
     MTU_CODES,
     PORT_STATES,
     QUEUE_PAIR_STATES,
-    STATUSES,
     Access,
     Completion,
     DeviceName,
@@ -38,7 +37,6 @@ from pykvpool.fabric.verbs.model import (
     QueuePairState,
     RemoteQueuePair,
     Retries,
-    Status,
     WorkRequest,
 )
 from pykvpool.fabric.verbs.protocol import CompletionQueue, VerbsError
@@ -176,24 +174,12 @@ class _Completions(Handle):
             entries = self.cq.poll(limit)
         except OSError as error:
             raise VerbsError("poll a completion queue", self.device, error.errno or 0, str(error)) from error
-        return [_completion(entry) for entry in entries]
+        return [Completion.of(entry, _WC_OPCODES) for entry in entries]
 
     def _destroy(self) -> None:
         with _verb("destroy a completion queue", self.device):
             self.cq.close()
             self._channel.close()
-
-
-def _completion(entry: Any) -> Completion:
-    status = STATUSES[entry.status]
-    return Completion(
-        id=entry.wr_id,
-        status=status,
-        opcode=_WC_OPCODES.get(entry.opcode) if status is Status.SUCCESS else None,
-        byte_length=entry.byte_len,
-        queue_pair=entry.qp_num,
-        vendor_error=entry.vendor_err,
-    )
 
 
 class _Domain(Handle):

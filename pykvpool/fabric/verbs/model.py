@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 #: Bytes of a GID: an IPv6 address in form.
 GID_BYTES = 16
@@ -313,3 +315,16 @@ class Completion:
     queue_pair: int
     #: The vendor's own word on a failure, for logs.
     vendor_error: int = 0
+
+    @classmethod
+    def of(cls, entry: Any, opcodes: Mapping[int, Opcode]) -> Completion:
+        """From a library's copy of `ibv_wc`, whose fields every binding names alike; `opcodes` are the library's."""
+        status = STATUSES[entry.status]
+        return cls(
+            id=entry.wr_id,
+            status=status,
+            opcode=opcodes.get(entry.opcode) if status is Status.SUCCESS else None,
+            byte_length=entry.byte_len,
+            queue_pair=entry.qp_num,
+            vendor_error=entry.vendor_err,
+        )
