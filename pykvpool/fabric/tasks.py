@@ -1,9 +1,10 @@
-"""Running several pieces of one transfer at once, so that the whole ends only when every piece has ended."""
+"""Transfers as tasks: the pieces of one, which end together, and all those under way, which a closing client ends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pykvpool.runtime import drain
@@ -35,3 +36,35 @@ async def run_all(work: Sequence[Coroutine[Any, Any, T]], on_abort: Callable[[],
     if errors:
         raise errors[0]
     return [task.result() for task in tasks]
+
+
+class UnderWay:
+    """The transfers of a client that have not ended, by their deadlines."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[asyncio.Timeout, None] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @contextmanager
+    def counted(self, deadline: asyncio.Timeout) -> Iterator[None]:
+        """One more until the block is left."""
+        self._deadlines[deadline] = None
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            del self._deadlines[deadline]
+            if not self._deadlines:
+                self._idle.set()
+
+    async def end(self) -> None:
+        """Pull every deadline in, and wait until all have ended."""
+        now = asyncio.get_running_loop().time()
+        for deadline in self._deadlines:
+            deadline.reschedule(now)
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Wait until none is under way."""
+        await self._idle.wait()

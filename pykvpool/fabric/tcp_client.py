@@ -8,15 +8,14 @@ exact.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from pykvpool.errors import Closed, DeadlineExceeded, LimitExceeded, PoolError, Unavailable
 from pykvpool.fabric.addresses import endpoint_of
 from pykvpool.fabric.base import Outcome, Peer, Read, Write
 from pykvpool.fabric.checks import refuse_operation
 from pykvpool.fabric.handshake import Identity
-from pykvpool.fabric.tasks import run_all
+from pykvpool.fabric.tasks import UnderWay, run_all
 from pykvpool.fabric.tcp_exchange import Item, Lane, lanes
 from pykvpool.fabric.tcp_pool import ConnectionPool
 from pykvpool.fabric.tcp_socket import ProgressWatch
@@ -50,10 +49,7 @@ class TcpClient:
         self._runtime = runtime
         self._pools: dict[str, ConnectionPool] = {}
         self._closed: Closed | None = None
-        #: The deadlines of the transfers under way (closing pulls them in), and whether there are none.
-        self._running: dict[asyncio.Timeout, None] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._under_way = UnderWay()
 
     def reaches(self, segment: SegmentDescriptor) -> str | None:
         return endpoint_of(segment.endpoints, SCHEME)
@@ -71,10 +67,7 @@ class TcpClient:
     async def close(self) -> None:
         """Transfers under way end with `Closed`; returns when the last has."""
         self._closed = Closed("the tcp fabric client is closed")
-        now = asyncio.get_running_loop().time()
-        for deadline in self._running:
-            deadline.reschedule(now)
-        await self._idle.wait()
+        await self._under_way.end()
         for pool in self._pools.values():
             pool.close(self._closed)
 
@@ -99,24 +92,13 @@ class TcpClient:
             plan += [(endpoint, lane) for lane in lanes(SCHEME, kind, group, _lane_count(size))]
         try:
             async with asyncio.timeout(timeout_s) as deadline:
-                with self._counted(deadline):
+                with self._under_way.counted(deadline):
                     await run_all([self._run(endpoint, lane) for endpoint, lane in plan])
         except TimeoutError:
             late = self._closed or DeadlineExceeded(f"tcp: not done within {timeout_s:g} s")
             for _, lane in plan:
                 lane.settle(late)
         return [item.outcome or Outcome(error=Unavailable("tcp: no outcome"), settled=False) for item in items]
-
-    @contextmanager
-    def _counted(self, deadline: asyncio.Timeout) -> Iterator[None]:
-        self._running[deadline] = None
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            del self._running[deadline]
-            if not self._running:
-                self._idle.set()
 
     def _refuse(self, operation: Read | Write, endpoint: str | None) -> PoolError | None:
         """Why `operation` cannot be tried at all, None if it can."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from pykvpool.errors import Closed, DeadlineExceeded, InvalidArgument, PoolError, TransferFailed, Unavailable
 from pykvpool.fabric.addresses import endpoint_of
@@ -24,7 +23,7 @@ from pykvpool.fabric.rdma.rails import Device, Rail, Rails, require_verbs
 from pykvpool.fabric.rdma.session import Session
 from pykvpool.fabric.rdma.settings import COST, SCHEME, RdmaSettings
 from pykvpool.fabric.rdma.slices import Call, Item
-from pykvpool.fabric.tasks import run_all
+from pykvpool.fabric.tasks import UnderWay, run_all
 from pykvpool.fabric.verbs import VerbsError
 from pykvpool.memory.buffers import BufferRegistry
 from pykvpool.memory.copying import INLINE_BYTES, checksum
@@ -78,10 +77,7 @@ class RdmaClient:
         #: One connects at a time per owner; the others use what it got.
         self._connecting: dict[str, asyncio.Lock] = {}
         self._closed: Closed | None = None
-        #: The deadlines of the transfers under way (closing pulls them in), and whether there are none.
-        self._running: dict[asyncio.Timeout, None] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._under_way = UnderWay()
 
     def reaches(self, segment: SegmentDescriptor) -> str | None:
         return endpoint_of(segment.endpoints, SCHEME)
@@ -120,13 +116,10 @@ class RdmaClient:
     async def close(self) -> None:
         """Transfers under way end with `Closed`; returns when the last has, and every device is closed."""
         if self._closed is not None:
-            await self._idle.wait()
+            await self._under_way.ended()
             return
         self._closed = Closed("the rdma fabric client is closed")
-        now = asyncio.get_running_loop().time()
-        for deadline in self._running:
-            deadline.reschedule(now)
-        await self._idle.wait()
+        await self._under_way.end()
         for link in [*self._links.values(), *self._ending]:
             await link.close(self._closed)
         for session in list(self._sessions.values()):
@@ -157,7 +150,7 @@ class RdmaClient:
         late: PoolError = DeadlineExceeded(f"{SCHEME}: not done within {timeout_s:g} s")
         try:
             async with asyncio.timeout(timeout_s) as deadline:
-                with self._counted(deadline):
+                with self._under_way.counted(deadline):
                     await run_all([self._move(key, calls[key], items, sums) for key, items in groups.items()])
         except TimeoutError:
             late = self._closed or late
@@ -174,17 +167,6 @@ class RdmaClient:
             return Unavailable(f"segment {segment.segment} has no rdma endpoint")
         refusal = refuse_operation(operation, self._identity.peer, takes_device=True)
         return refusal or _out_of_bounds(operation, segment.size_bytes)
-
-    @contextmanager
-    def _counted(self, deadline: asyncio.Timeout) -> Iterator[None]:
-        self._running[deadline] = None
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            del self._running[deadline]
-            if not self._running:
-                self._idle.set()
 
     async def _move(self, key: Key, call: Call, items: list[Item], sums: dict[int, int]) -> None:
         """Carry out all operations on one mount. Errors are in the items afterwards."""
