@@ -47,8 +47,8 @@ MUTATIONS = tuple(
             "regression-a-revoke-that-did-not-get-through-is-forgotten",
             "P3: nothing leaks: what was given up is said until it is heard",
             "pykvpool/client/link.py",
-            "                    await asyncio.sleep(INSIST_PAUSE_S)\n",
-            "                    return\n",
+            "                await asyncio.sleep(INSIST_PAUSE_S)\n",
+            "                return\n",
             ["client/test_writer_rules.py"],
         ),
         (
