@@ -145,8 +145,6 @@ UNSEEN: dict[str, str] = {
     "the-overlay-forgets-its-neighbour-on-the-right": "the plan evicts one block more than it needed, for its put",
     "a-going-segment-is-named-to-readers": "a segment has to go between two slices of one lookup: hundreds of keys",
     "copies-on-one-node": "a simulated node lends one segment",
-    "evicting-for-a-preferred-node-where-the-put-cannot-start": "two nodes have to be full, and all on one of "
-    "them in use: found once, by a history that is no more",
     "too-few-nodes-is-silently-fewer-copies": "the put waits until its deadline, as one may that finds no room",
     "soft-pins-count-for-nothing": _ORDER,
     "orphans-wait-their-turn": _ORDER,
