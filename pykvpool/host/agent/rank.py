@@ -31,10 +31,11 @@ log = logging.getLogger("pykvpool.host.agent")
 
 #: Blocks of the largest size that a ring holds at least.
 RING_BLOCKS = 4
-#: A node is asked for a sign of life this often (s), and given up after so long without one: it is on this host, a
-#: healthy one answers within milliseconds.
+#: A node is asked for a sign of life this often (s), and given up when it has let so many in a row go unanswered: it is
+#: on this host, a healthy one answers within milliseconds. They are counted, not timed: when the whole host stands
+#: still for a while, the engine's process with it, that says nothing about the node.
 PING_S = 1.0
-SILENCE_S = 5.0
+UNANSWERED = 6
 
 
 class Rank:
@@ -55,7 +56,8 @@ class Rank:
         self._stream: Stream | None = None
         self._trouble: PoolError = Unavailable("not attached to a node yet")
         self._keeper: asyncio.Task[None] | None = None
-        self._heard_at = 0.0
+        #: Signs of life asked for since the node said anything.
+        self._unanswered = 0
         #: Name of the node that took us last.
         self.node = ""
         #: There is a node, and it reaches the pool. Any thread may ask.
@@ -197,13 +199,13 @@ class Rank:
 
     async def _follow(self) -> None:
         """Carry out what the node says until it is gone or silent. Raises which."""
-        loop, stream = asyncio.get_running_loop(), self._stream
+        stream = self._stream
         assert stream is not None, "attached"
-        self._heard_at = loop.time()
-        pinging = loop.create_task(self._ping(stream), name="pykvpool ping")
+        self._unanswered = 0
+        pinging = asyncio.get_running_loop().create_task(self._ping(stream), name="pykvpool ping")
         try:
             while (frame := await stream.recv()) is not None:
-                self._heard_at = loop.time()
+                self._unanswered = 0
                 self._hear(wire.decode_from_node(frame))
                 await asyncio.sleep(0)  # what the engine asks comes between
         finally:
@@ -212,13 +214,11 @@ class Rank:
         raise Unavailable("the node is gone or silent")
 
     async def _ping(self, stream: Stream) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(PING_S)
-            if loop.time() - self._heard_at > SILENCE_S:
-                stream.abort()
-                return
+        while self._unanswered < UNANSWERED:
+            self._unanswered += 1
             self._say(wire.Ping())
+            await asyncio.sleep(PING_S)
+        stream.abort()
 
     def _lose(self, error: PoolError) -> None:
         """The node is given up: everything that it was to do has failed, and its ring is its own."""
