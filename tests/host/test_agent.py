@@ -12,16 +12,18 @@ import sys
 
 import pytest
 
-from pykvpool.errors import Closed, ConfigError
+from pykvpool.errors import Closed, ConfigError, Unavailable
 from pykvpool.fabric.base import Peer
 from pykvpool.fabric.handshake import Identity, introduce
 from pykvpool.fabric.packet_socket import PacketSocket
 from pykvpool.host.agent import rank as rank_module
 from pykvpool.host.agent import wire
+from pykvpool.host.agent.attaching import Where
 from pykvpool.host.agent.port import AgentPort
-from pykvpool.host.agent.rank import Rank, Where
+from pykvpool.host.agent.rank import Rank
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import AgentServer
+from pykvpool.host.agent.under_way import JobsUnderWay
 from pykvpool.host.port import BlockGroup, Found, Lapsed, LoadJob, Question, Removed, Run
 from pykvpool.runtime import real_runtime
 from tests.host.stage import SCOPE, Engine, Memory, chain, until
@@ -174,6 +176,7 @@ NODE = """
 import asyncio, sys
 from pykvpool.host.access import PoolAccess
 from pykvpool.host.agent.server import AgentServer
+from pykvpool.host.agent.under_way import JobsUnderWay
 from pykvpool.runtime import real_runtime
 async def serve():
     server = AgentServer(sys.argv[1], "stopping", PoolAccess((sys.argv[2],), "stopping-engines"), real_runtime())
@@ -196,7 +199,7 @@ def node_process(path: str, address: str):
 
 def test_p10_a_node_that_hangs_is_given_up_and_nothing_lands_late(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(rank_module, "PING_S", 0.05)
-    monkeypatch.setattr(rank_module, "SILENCE_S", 0.5)
+    monkeypatch.setattr(rank_module, "UNANSWERED", 10)
     path = str(tmp_path / "hangs.engines")
     memory, target = Memory(blocks=64, piece_bytes=4096).fill(), Memory(blocks=64, piece_bytes=4096)
     with node_process(path, pool.address) as node:
@@ -211,6 +214,52 @@ def test_p10_a_node_that_hangs_is_given_up_and_nothing_lands_late(pool, tmp_path
         assert engine.connected().load(memory.group(chain(64), range(64))).loaded
         assert [target.block(i) for i in range(64)] == untouched
         port.close(0.0)
+
+
+def test_p10_a_host_that_stood_still_takes_nobody_for_dead(pool, monkeypatch):
+    """Tensor-parallel ranks that spin on every core stop this host for seconds, the node and the engine alike."""
+    monkeypatch.setattr(rank_module, "PING_S", 0.001)
+
+    async def scenario() -> None:
+        loop, rank, stream = asyncio.get_running_loop(), Rank(Where("engine", list), pool.runtime, [].append), Silent()
+        rank._stream = stream
+        following = loop.create_task(rank._follow())
+        clock, ahead = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: clock() + ahead)
+        for _ in range(3):
+            asked = len(stream.asked)
+            ahead += 3600.0
+            while len(stream.asked) == asked and not stream.aborted:
+                await asyncio.sleep(0)
+            stream.answers.put_nowait(wire.encode(wire.State(True)))
+            while not stream.answers.empty() and not following.done():
+                await asyncio.sleep(0)
+            assert not stream.aborted
+        with pytest.raises(Unavailable):
+            await following
+        assert stream.aborted
+        await rank.close(0.0)
+
+    asyncio.run(scenario())
+
+
+class Silent:
+    """A stream to a node that says only what the test has it say."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.answers: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.aborted = False
+
+    def send(self, frame: bytes) -> None:
+        self.asked.append(frame)
+
+    async def recv(self) -> bytes | None:
+        return await self.answers.get()
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.answers.put_nowait(None)
 
 
 def test_p10_a_node_that_is_killed_under_jobs_ends_them(pool, tmp_path):
@@ -231,33 +280,30 @@ def test_p10_a_node_that_is_killed_under_jobs_ends_them(pool, tmp_path):
         port.close(0.0)
 
 
-def test_nothing_is_copied_for_a_job_that_is_over(pool):
+def test_nothing_is_copied_for_a_job_that_is_over():
     """A node that is slow, or wrong, speaks of it still."""
-    memory = Memory()
-    events = []
+    memory, ring = Memory(), RingFile(1 << 16)
+    os.pwrite(ring.fd, b"x" * (1 << 16), 0)
+    events, dropped = [], []
 
     async def scenario() -> None:
-        rank = Rank(Where("engine", list), pool.runtime, events.append)
-        rank._ring = ring = RingFile(1 << 16)
-        os.pwrite(ring.fd, b"x" * (1 << 16), 0)
-        rank.connected = True
-        said = []
-        rank._say = lambda message: said.append(message) or True
-        rank.load(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
+        jobs = JobsUnderWay("engine", dropped.append, events.append)
+        jobs.begin(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
         late = wire.Take(1, 7, 0, (0,), 0)
         for wrong in (wire.Take(2, 7, 1, (0,), 0), wire.Take(3, 7, 0, (5,), 0), wire.Take(4, 7, 0, (0,), 1 << 16)):
-            rank._hear(wrong)
-            rank._hear(late)  # the job has failed meanwhile
+            assert not jobs.copy(wrong, ring)
+            assert not jobs.copy(late, ring)  # the job has failed meanwhile
             assert [event.reason for event in events] == ["TransferFailed"]
             assert memory.block(3) == bytes(memory.block_bytes)
             events.clear()
-            rank.load(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
-        assert [message.ticket for message in said if isinstance(message, wire.Taken)] == [2, 1, 3, 1, 4, 1]
-        rank._hear(late)
+            jobs.begin(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
+        assert dropped == [7, 7, 7]
+        assert jobs.copy(late, ring)
         assert memory.block(3) == b"x" * memory.block_bytes
-        await rank.close(0.0)
+        jobs.fail_all(Closed("the test is over"))
 
     asyncio.run(scenario())
+    ring.close()
 
 
 def test_p12_a_wrong_token_or_cluster_is_refused_with_the_reason(make_pool, caplog, tmp_path):

@@ -67,17 +67,17 @@ def test_two_tensor_parallel_ranks_restore_their_parts(pool, engine, expected):
 def test_ranks_that_hold_the_same_latents_store_them_once_and_share_them_with_one_rank(pool, engine, expected):
     """With MLA every tensor-parallel rank holds the same bytes: an engine of two ranks and one of one share blocks.
 
-    Compared with engines that compute the whole prompt at once: vLLM's MLA on a CPU says something else when it goes on
-    from its own decoding."""
-    longer = prompt(24, 6 * 16 + 1)
-    right = expected([longer], model="mla", block_size=16, **TWO_RANKS)
-    [(tokens, _)] = expected([longer], model="mla", block_size=16)
+    Two ranks are compared with two that compute the whole prompt at once: there, vLLM's MLA on a CPU says something
+    else when it goes on from its own decoding."""
+    prefix, longer, one_rank_says = one_token_behind(expected, prompt(24, 6 * 16), **MLA)
+    two_ranks_say = expected([longer], **MLA, **TWO_RANKS)
     with engine(pool, **MLA, **TWO_RANKS) as two_ranks:
-        two_ranks.generate([longer[:-1]], max_tokens=1)
+        two_ranks.generate([prefix], max_tokens=1)
         assert pool.keys() == 6
         assert two_ranks.reset_prefix_cache()
-        assert answers(two_ranks.generate([longer])) == right
+        assert answers(two_ranks.generate([longer])) == two_ranks_say
         assert two_ranks.hits() == 6 * 16
     with engine(pool, **MLA) as one_rank:
-        assert answers(one_rank.generate([longer]))[0][0] == tokens
+        [(tokens, _)] = answers(one_rank.generate([longer]))
+        assert tokens[:8] == one_rank_says[0][0]
         assert one_rank.hits() == 6 * 16
