@@ -610,6 +610,16 @@ def test_p1_a_view_without_a_lease_is_not_believed_however_right_the_bytes():
     assert bench.found() == ["P1"]
 
 
+def test_p1_a_view_whose_lease_has_lapsed_is_not_left_without_a_word():
+    bench = ViewBench()
+    with bench.watch():
+        assert not bench.checker.lapsed(bench.view)
+        bench.leased.clear()
+        assert bench.checker.lapsed(bench.view) and bench.found() == []
+        bench.checker.left_silently(b"k")
+    assert bench.found() == ["P1"] and not bench.checker.lapsed(bench.view)
+
+
 def test_memory_that_the_master_gave_up_is_given_to_nobody():
     bench = ViewBench()
     bench.leased.clear()

@@ -51,7 +51,8 @@ class Cluster:
         self.landings = LandingChecker(lambda: self.witness.ledger if self.witness is not None else None, self.verdicts)
         self.guards = GuardChecker(lambda: self.witness, self.verdicts)
         self.views = ViewChecker(lambda: self.witness, self.contents.memory_behind, self.verdicts)
-        self.network.watchers += [self.landings, self.guards, self.views, PaintChecker(self.verdicts)]
+        self.network.watchers += [self.landings, self.guards, self.views]
+        self.network.on_taken.append(PaintChecker(self.verdicts).taken)
         #: The present life of the master; None before the first.
         self.witness: Witness | None = None
         #: (world time, fact), of all lives of the master, for stories.
