@@ -1,6 +1,7 @@
 """What the cluster's own watchers see: paint that is sent, memory that goes back too early, words of strangers."""
 
 import asyncio
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from pykvpool_sim.checkers import Verdicts
 from pykvpool_sim.checkers.ledger import Holding, PutEntry
 from pykvpool_sim.cluster import meddling
 from pykvpool_sim.cluster.buffers import PaintChecker, PaintedBuffers
-from pykvpool_sim.cluster.cluster import Cluster
+from pykvpool_sim.cluster.cluster import Cluster, awaited
 from pykvpool_sim.cluster.program import ClientProgram
 from pykvpool_sim.cluster.shape import draw_shape
 from pykvpool_sim.cluster.turns import Turn
@@ -35,6 +36,18 @@ def test_p2_paint_of_a_finished_call_is_not_sent(data, broken):
     verdicts = Verdicts(lambda: 0)
     PaintChecker(verdicts).taken(Taking(Peer("c", 1), 7, data))
     assert found(verdicts) == broken
+
+
+def test_a_coroutine_that_nobody_awaits_is_a_bug_and_other_warnings_are_as_they_were():
+    verdicts = Verdicts(lambda: 0)
+
+    async def forgotten():
+        raise AssertionError("never begun")
+
+    with pytest.warns(RuntimeWarning, match="something else"), awaited(verdicts):
+        forgotten()
+        warnings.warn("something else", RuntimeWarning, stacklevel=1)
+    assert found(verdicts) == ["bug"] and "forgotten" in str(verdicts.found[0])
 
 
 def test_p5_memory_goes_back_only_when_no_nic_reaches_it():

@@ -5,9 +5,12 @@ fabric and memory. Nothing in them knows that it is simulated.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 from pykvpool.client import Client
 from pykvpool.core.master import MasterCore
@@ -181,6 +184,24 @@ def _transports(host: Host) -> TransportRegistry:
     registry = TransportRegistry()
     registry.register("sim", SimTransport(host))
     return registry
+
+
+@contextlib.contextmanager
+def awaited(verdicts: Verdicts) -> Iterator[None]:
+    """Within the block, a coroutine that is dropped before anybody awaited it is a bug: something was to be done, and
+    was not."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message="coroutine .* was never awaited", category=RuntimeWarning)
+        show = warnings.showwarning
+
+        def judge(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, RuntimeWarning) and "was never awaited" in str(message):
+                verdicts.add("bug", str(message))
+            else:
+                show(message, category, *where, **more)
+
+        warnings.showwarning = cast("Any", judge)
+        yield
 
 
 class BugLog(logging.Handler):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pykvpool_sim.choosers import Chooser, Fifo, Pct, Recorder, Seeded, Tape
-from pykvpool_sim.cluster.cluster import MASTER, BugLog, Cluster
+from pykvpool_sim.cluster.cluster import MASTER, BugLog, Cluster, awaited
 from pykvpool_sim.cluster.program import ClientProgram
 from pykvpool_sim.cluster.rest import come_to_rest
 from pykvpool_sim.cluster.shape import ClientShape, Shape, draw_shape
@@ -144,7 +144,8 @@ def run_seed(
     log.propagate = False
     world.history.listener = comparison
     try:
-        world.run(lambda _: _scenario(cluster, plan, programs, options, comparison))
+        with awaited(cluster.verdicts):
+            world.run(lambda _: _scenario(cluster, plan, programs, options, comparison))
     except (SimulationError, Hung) as error:
         cluster.verdicts.add("bug", f"{type(error).__name__}: {error}")
     finally:
