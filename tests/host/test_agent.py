@@ -74,6 +74,32 @@ def test_many_blocks_pass_through_a_small_ring(pool, engine_of):
     assert all(copy.block(i) == memory.block(i) for i in range(300))
 
 
+def test_a_burst_of_requests_costs_no_attachment(pool, engine_of):
+    """The lookups of 400 prompts of 80,000 tokens are more than a socket takes at once."""
+    engine, memory = engine_of(pool).connected(), Memory().fill()
+    engine.save(memory.group(chain(5), range(5)))
+    held = engine.lookup(Question((SCOPE,), chain(5)))
+    keys = tuple(number.to_bytes(32, "big") for number in range(5_000))
+    asked = [engine.begin_lookup(Question((SCOPE,), keys), timeout_ms=600_000) for _ in range(400)]
+    load = engine.begin_load(memory.group(chain(5), range(10, 15)))
+    for number in asked[::2]:
+        engine.port.release(number)
+    assert engine.end_of(load).loaded
+    assert {engine.end_of(number).error for number in asked[1::2]} == {""}
+    assert engine.look() == [], "what was held is held still, what was released is not answered"
+    assert pool.on_loop(lambda: pool.agent().engines) == ["engine"]
+    engine.port.release(held.lookup_id)
+    until(lambda: not pool.leases())
+
+
+def test_a_job_too_large_to_be_told_fails_alone(pool, engine_of):
+    engine, memory = engine_of(pool).connected(), Memory().fill()
+    huge = BlockGroup(SCOPE, (b"k" * 1024,) * 45_000, (0,) * 45_000, memory.runs)
+    assert engine.load(huge).reason == "LimitExceeded"
+    assert engine.lookup(Question((SCOPE,), huge.keys)).reason == "LimitExceeded"
+    assert engine.save(memory.group(chain(5), range(5))).stored == 5
+
+
 def test_a_ring_that_is_too_small_for_a_block_is_replaced(pool, engine_of):
     engine = engine_of(pool, ring_bytes=4096).connected()
     memory = Memory(blocks=4, layers=1, piece_bytes=100_000).fill()
@@ -222,7 +248,7 @@ def test_p10_a_host_that_stood_still_takes_nobody_for_dead(pool, monkeypatch):
 
     async def scenario() -> None:
         loop, rank, stream = asyncio.get_running_loop(), Rank(Where("engine", list), pool.runtime, [].append), Silent()
-        rank._stream = stream
+        rank._use(stream)
         following = loop.create_task(rank._follow())
         clock, ahead = loop.time, 0.0
         monkeypatch.setattr(loop, "time", lambda: clock() + ahead)
@@ -364,6 +390,24 @@ def test_a_ring_that_could_shrink_is_refused(pool, engine_of, monkeypatch, caplo
     port = engine_of(pool).port
     assert not port.wait_attached(20.0)
     assert "the ring is not sealed memory" in caplog.text
+
+
+@pytest.mark.parametrize("trouble", [OSError(24, "Too many files"), ValueError("a bug")], ids=["no files", "a bug"])
+def test_a_search_that_breaks_is_not_the_last_one(pool, engine_of, monkeypatch, caplog, trouble):
+    server, real = pool.agent(), RingFile.__init__
+    left = [trouble, trouble]
+
+    def broken(self, size_bytes: int) -> None:
+        if left:
+            raise left.pop()
+        real(self, size_bytes)
+
+    monkeypatch.setattr(RingFile, "__init__", broken)
+    port = AgentPort("engine", socket=server.path)
+    engine, memory = Engine(port).connected(), Memory().fill()
+    assert engine.save(memory.group(chain(2), range(2))).stored == 2
+    assert str(trouble.args[-1]) in caplog.text
+    port.close(0.0)
 
 
 def test_a_second_node_does_not_take_the_socket_of_one_that_serves(pool, tmp_path):

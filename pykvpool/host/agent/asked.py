@@ -22,9 +22,12 @@ class OpenLookups:
     def asked(self, lookup_id: int) -> None:
         self._answered[lookup_id] = False
 
-    def refused(self, lookup_id: int, error: PoolError) -> None:
-        """It was not asked."""
-        self._emit(Answer(lookup_id, error=error.message, reason=error.kind))
+    def open(self, lookup_id: int) -> bool:
+        return lookup_id in self._answered
+
+    def fail(self, lookup_id: int, error: PoolError) -> None:
+        """It will not be answered."""
+        self.answered(Answer(lookup_id, error=error.message, reason=error.kind))
 
     def released(self, lookup_id: int) -> bool:
         """False: there is nothing to release."""
@@ -43,12 +46,11 @@ class OpenLookups:
 
     def lose(self, error: PoolError) -> None:
         """The node is gone, and all that it held."""
-        lookups, self._answered = self._answered, {}
-        for lookup_id, answered in lookups.items():
+        for lookup_id, answered in list(self._answered.items()):
             if answered:
-                self._emit(Lapsed(lookup_id))
+                self.lapsed(Lapsed(lookup_id))
             else:
-                self.refused(lookup_id, error)
+                self.fail(lookup_id, error)
 
 
 class OpenResets:

@@ -49,6 +49,9 @@ class JobsUnderWay:
         timer = loop.call_later(job.timeout_ms / 1_000 + GRACE_S, self._late, job.job_id)
         self._jobs[job.job_id] = _UnderWay(job, loop.time(), timer)
 
+    def under_way(self, job_id: int) -> bool:
+        return job_id in self._jobs
+
     def done(self, event: SaveDone | LoadDone) -> None:
         """The node says so. Nothing happens where the job has ended already."""
         if self._end(event.job_id) is not None:
