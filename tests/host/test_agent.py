@@ -6,16 +6,12 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
 
-from pykvpool.errors import Closed, ConfigError, Unavailable
-from pykvpool.fabric.base import Peer
-from pykvpool.fabric.handshake import Identity, introduce
-from pykvpool.fabric.packet_socket import PacketSocket
+from pykvpool.errors import ConfigError, Unavailable
 from pykvpool.host.agent import rank as rank_module
 from pykvpool.host.agent import wire
 from pykvpool.host.agent.attaching import Where
@@ -23,9 +19,7 @@ from pykvpool.host.agent.port import AgentPort
 from pykvpool.host.agent.rank import Rank
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import AgentServer
-from pykvpool.host.agent.under_way import JobsUnderWay
-from pykvpool.host.port import BlockGroup, Found, Lapsed, LoadJob, Question, Removed, Run
-from pykvpool.runtime import real_runtime
+from pykvpool.host.port import BlockGroup, Found, Lapsed, Question, Removed, Run
 from tests.host.stage import SCOPE, Engine, Memory, chain, until
 
 
@@ -306,32 +300,6 @@ def test_p10_a_node_that_is_killed_under_jobs_ends_them(pool, tmp_path):
         port.close(0.0)
 
 
-def test_nothing_is_copied_for_a_job_that_is_over():
-    """A node that is slow, or wrong, speaks of it still."""
-    memory, ring = Memory(), RingFile(1 << 16)
-    os.pwrite(ring.fd, b"x" * (1 << 16), 0)
-    events, dropped = [], []
-
-    async def scenario() -> None:
-        jobs = JobsUnderWay("engine", dropped.append, events.append)
-        jobs.begin(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
-        late = wire.Take(1, 7, 0, (0,), 0)
-        for wrong in (wire.Take(2, 7, 1, (0,), 0), wire.Take(3, 7, 0, (5,), 0), wire.Take(4, 7, 0, (0,), 1 << 16)):
-            assert not jobs.copy(wrong, ring)
-            assert not jobs.copy(late, ring)  # the job has failed meanwhile
-            assert [event.reason for event in events] == ["TransferFailed"]
-            assert memory.block(3) == bytes(memory.block_bytes)
-            events.clear()
-            jobs.begin(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
-        assert dropped == [7, 7, 7]
-        assert jobs.copy(late, ring)
-        assert memory.block(3) == b"x" * memory.block_bytes
-        jobs.fail_all(Closed("the test is over"))
-
-    asyncio.run(scenario())
-    ring.close()
-
-
 def test_p12_a_wrong_token_or_cluster_is_refused_with_the_reason(make_pool, caplog, tmp_path):
     pool = make_pool()
     pool.start()
@@ -346,42 +314,6 @@ def test_p12_a_wrong_token_or_cluster_is_refused_with_the_reason(make_pool, capl
         assert Engine(port).save(Memory().group(chain(1), range(1))).reasons == {"Unavailable": 1}
         port.close(0.0)
         assert reason in caplog.text
-
-
-async def attach_raw(path: str) -> socket.socket:
-    """An engine's process of a test that says what it likes; returns its end of the stream."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.connect(path)
-    packets = PacketSocket(sock, asyncio.get_running_loop())
-    await introduce(packets, Identity(Peer("raw", 1, True)).handshake(real_runtime()))
-    wire.decode_offer((await packets.receive()).data)
-    ring, (ours, theirs) = RingFile(1 << 16), socket.socketpair()
-    packets.send(wire.encode(wire.Attach(ring.size_bytes)), [ring.fd, theirs.fileno()])
-    theirs.close()
-    ring.close()
-    packets.close(Closed("it goes on on the stream"))
-    ours.settimeout(20.0)
-    return ours
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        b"\xff" * 20,
-        wire.encode(wire.Filled(99, True)),
-        wire.encode(wire.Load(LoadJob(1, (BlockGroup(SCOPE, chain(1), (), ()),), 1_000))),
-    ],
-    ids=["garbage", "a ticket that is not open", "a group without a size"],
-)
-def test_p12_nonsense_costs_only_its_own_attachment(pool, engine_of, frame):
-    neighbour, memory = engine_of(pool, "neighbour").connected(), Memory().fill()
-    raw = asyncio.run(attach_raw(pool.agent().path))
-    raw.sendall(len(frame).to_bytes(4, "little") + frame)
-    while raw.recv(1 << 16):
-        pass
-    raw.close()
-    assert neighbour.save(memory.group(chain(3), range(3))).stored == 3
-    until(lambda: pool.on_loop(lambda: pool.agent().engines) == ["neighbour"])
 
 
 def test_a_ring_that_could_shrink_is_refused(pool, engine_of, monkeypatch, caplog):
