@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from pykvpool.errors import DeadlineExceeded, PoolError, Unavailable
 from pykvpool.host.agent import wire
+from pykvpool.host.agent.outbox import Claim
 from pykvpool.host.port import Answer, Lapsed
 from pykvpool.host.work import Emit
 
@@ -19,11 +20,9 @@ class OpenLookups:
         #: Whether each was answered.
         self._answered: dict[int, bool] = {}
 
-    def asked(self, lookup_id: int) -> None:
+    def begin(self, lookup_id: int) -> Claim:
         self._answered[lookup_id] = False
-
-    def open(self, lookup_id: int) -> bool:
-        return lookup_id in self._answered
+        return Claim(lambda: lookup_id in self._answered, lambda error: self.fail(lookup_id, error))
 
     def fail(self, lookup_id: int, error: PoolError) -> None:
         """It will not be answered."""

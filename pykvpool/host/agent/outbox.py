@@ -10,39 +10,36 @@ from __future__ import annotations
 import asyncio
 import collections
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pykvpool.errors import LimitExceeded, PoolError
 from pykvpool.host.agent import wire
 from pykvpool.transport.base import SEND_HIGH_BYTES, Stream
 
 
+class Claim(NamedTuple):
+    """What somebody waits for who asked the node for something."""
+
+    #: It has no end yet.
+    is_open: Callable[[], bool]
+    #: End it. Nothing happens where it has ended.
+    fail: Callable[[PoolError], None]
+
+
 class Outbox:
-    """Of one attachment. Everything is for the loop's thread.
+    """Of one attachment, whose stream it ends where that fails. Everything is for the loop's thread."""
 
-    Args:
-        stream: to the node; a failure ends it.
-        needed: is a message that has waited still to be sent?
-        refused: told of a message that no peer would take, and why.
-    """
-
-    def __init__(
-        self,
-        stream: Stream,
-        needed: Callable[[wire.FromEngine], bool],
-        refused: Callable[[wire.FromEngine, PoolError], None],
-    ) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._needed = needed
-        self._refused = refused
-        self._waiting: collections.deque[wire.FromEngine] = collections.deque()
+        self._waiting: collections.deque[tuple[wire.FromEngine, Claim | None]] = collections.deque()
         self._sending: asyncio.Task[None] | None = None
 
-    def put(self, message: wire.FromEngine) -> None:
-        """Behind everything that was put before."""
+    def put(self, message: wire.FromEngine, claim: Claim | None = None) -> None:
+        """Behind everything that was put before; not sent where nobody waits for it any more when its turn comes."""
         if not self._waiting and self._stream.buffered_bytes < SEND_HIGH_BYTES:
-            self._send(message)
+            self._send(message, claim)
             return
-        self._waiting.append(message)
+        self._waiting.append((message, claim))
         if self._sending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send_waiting(), name="pykvpool outbox")
 
@@ -61,15 +58,16 @@ class Outbox:
             await asyncio.sleep(0)  # the stream hands on what it was given in this turn
             await self._stream.drain()
             while self._waiting and self._stream.buffered_bytes < SEND_HIGH_BYTES:
-                message = self._waiting.popleft()
-                if self._needed(message):
-                    self._send(message)
+                message, claim = self._waiting.popleft()
+                if claim is None or claim.is_open():
+                    self._send(message, claim)
         self._sending = None
 
-    def _send(self, message: wire.FromEngine) -> None:
+    def _send(self, message: wire.FromEngine, claim: Claim | None = None) -> None:
         try:
             self._stream.send(wire.encode(message))
-        except LimitExceeded as error:
-            self._refused(message, error)
-        except PoolError:
-            self._stream.abort()  # whoever follows the stream sees its end
+        except PoolError as error:
+            if claim is not None and isinstance(error, LimitExceeded):
+                claim.fail(error)  # too large for any node: it alone
+            else:
+                self._stream.abort()  # whoever follows the stream sees its end

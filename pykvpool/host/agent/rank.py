@@ -19,7 +19,7 @@ from pykvpool.host.access import explained
 from pykvpool.host.agent import wire
 from pykvpool.host.agent.asked import OpenLookups, OpenResets
 from pykvpool.host.agent.attaching import Where, attach
-from pykvpool.host.agent.outbox import Outbox
+from pykvpool.host.agent.outbox import Claim, Outbox
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.under_way import JobsUnderWay, without_places
 from pykvpool.host.port import LoadJob, Lookup, Removed, SaveJob
@@ -79,19 +79,13 @@ class Rank:
     # -- what the port asks ----------------------------------------------------------------------------------------
 
     def save(self, job: SaveJob) -> None:
-        self._jobs.begin(job)
-        if not self._takes(job) or not self._say(wire.Save(without_places(job))):
-            self._jobs.fail(job.job_id, self._trouble)
+        self._ask(wire.Save(without_places(job)), self._jobs.begin(job), self._takes(job))
 
     def load(self, job: LoadJob) -> None:
-        self._jobs.begin(job)
-        if not self._takes(job) or not self._say(wire.Load(without_places(job))):
-            self._jobs.fail(job.job_id, self._trouble)
+        self._ask(wire.Load(without_places(job)), self._jobs.begin(job), self._takes(job))
 
     def lookup(self, lookup: Lookup) -> None:
-        self._lookups.asked(lookup.lookup_id)
-        if not self.connected or not self._say(wire.Ask(lookup)):
-            self._lookups.fail(lookup.lookup_id, self._trouble)
+        self._ask(wire.Ask(lookup), self._lookups.begin(lookup.lookup_id), self.connected)
 
     def release(self, lookup_id: int) -> None:
         if self._lookups.released(lookup_id):
@@ -202,7 +196,7 @@ class Rank:
                 self._emit(Removed(scope, ()))
 
     def _use(self, stream: Stream) -> None:
-        self._stream, self._outbox = stream, Outbox(stream, self._needed, self._refused)
+        self._stream, self._outbox = stream, Outbox(stream)
 
     async def _follow(self) -> None:
         """Carry out what the node says until it is gone or silent. Raises which."""
@@ -243,36 +237,16 @@ class Rank:
         self._lookups.lose(error)
         self._resets.lose(error)
 
-    def _say(self, message: wire.FromEngine) -> bool:
+    def _ask(self, message: wire.FromEngine, claim: Claim, possible: bool) -> None:
+        if not possible or not self._say(message, claim):
+            claim.fail(self._trouble)
+
+    def _say(self, message: wire.FromEngine, claim: Claim | None = None) -> bool:
         """False: the node is gone."""
         if self._outbox is None:
             return False
         if isinstance(message, wire.Filled | wire.Taken | wire.Ping):
             self._outbox.put_ahead(message)
         else:
-            self._outbox.put(message)
+            self._outbox.put(message, claim)
         return True
-
-    def _needed(self, message: wire.FromEngine) -> bool:
-        """Nobody has given up meanwhile what this message asks for."""
-        match message:
-            case wire.Save(job=job):
-                return self._jobs.under_way(job.job_id)
-            case wire.Load(job=load):
-                return self._jobs.under_way(load.job_id)
-            case wire.Ask(lookup=lookup):
-                return self._lookups.open(lookup.lookup_id)
-            case _:
-                return True
-
-    def _refused(self, message: wire.FromEngine, error: PoolError) -> None:
-        """A message is larger than any node takes: what it asks for has failed."""
-        match message:
-            case wire.Save(job=job):
-                self._jobs.fail(job.job_id, error)
-            case wire.Load(job=load):
-                self._jobs.fail(load.job_id, error)
-            case wire.Ask(lookup=lookup):
-                self._lookups.fail(lookup.lookup_id, error)
-            case _:
-                self._lose(error)

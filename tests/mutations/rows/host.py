@@ -218,8 +218,8 @@ _AGENT = (
         name="a-node-that-is-silent-about-a-job-is-waited-for",
         rule="a job's deadline is kept, whatever the node does",
         file=UNDER_WAY,
-        old="        timer = loop.call_later(job.timeout_ms / 1_000 + GRACE_S, self._late, job.job_id)\n",
-        new="        timer = loop.call_later(1e9, self._late, job.job_id)\n",
+        old="        timer = loop.call_later(job.timeout_ms / 1_000 + GRACE_S, self._late, job_id)\n",
+        new="        timer = loop.call_later(1e9, self._late, job_id)\n",
         checks=_under_way,
     ),
     Mutation(
