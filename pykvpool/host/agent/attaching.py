@@ -17,6 +17,7 @@ from pykvpool.fabric.packet_socket import PacketSocket
 from pykvpool.host.agent import wire
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import open_stream
+from pykvpool.node.socket_files import shm_dirs
 from pykvpool.runtime import Runtime
 from pykvpool.transport.base import Stream
 
@@ -62,7 +63,10 @@ async def attach(where: Where, ring_bytes: int, runtime: Runtime) -> Attached:
             return await _attach_at(path, where, ring_bytes, runtime)
         except PoolError as error:
             tried.append(f"{path}: {error}")
-    raise Unavailable("; ".join(tried) or "no node of this user runs on this host")
+    if not tried:
+        places = " or ".join(map(str, shm_dirs()))
+        raise Unavailable(f"no node of this user was found on this host, in {places}")
+    raise Unavailable("; ".join(tried))
 
 
 async def _attach_at(path: str, where: Where, ring_bytes: int, runtime: Runtime) -> Attached:
