@@ -48,11 +48,11 @@ def engine_sockets() -> list[str]:
 
 def shm_dirs() -> list[Path]:
     """Where sockets of this user may lie: the runtime directory of a login, and, for who has none (a service, a cron
-    job), a directory beside other users' ones. A process's own is the first; a node's may be another than its
-    engines'."""
+    job, who became another user with `su`), a directory beside other users' ones. A process's own is the first; a
+    node's may be another than its engines'."""
     beside_others = Path(tempfile.gettempdir()) / f"pykvpool-{os.getuid()}"
     runtime_dir = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime_dir and Path(runtime_dir).is_dir():
+    if runtime_dir and _is_own(Path(runtime_dir)):
         return [Path(runtime_dir) / "pykvpool", beside_others]
     return [beside_others, Path(f"/run/user/{os.getuid()}") / "pykvpool"]
 
@@ -60,14 +60,25 @@ def shm_dirs() -> list[Path]:
 def default_shm_dir() -> Path:
     """The user's own runtime directory, or one in the temporary directory that only this user can enter.
 
-    Raises `ConfigError` where somebody else already took that name.
+    Raises `ConfigError` where somebody else already took that name, or nothing can be made there.
     """
     base = shm_dirs()[0]
-    with contextlib.suppress(FileExistsError):
-        base.mkdir(mode=0o700)
-    if not _is_private(base):
+    try:
+        with contextlib.suppress(FileExistsError):
+            base.mkdir(mode=0o700)
+        private = _is_private(base)
+    except OSError as error:
+        raise ConfigError(f"cannot make {base}: {error.strerror}: name another with --shm-dir") from error
+    if not private:
         raise ConfigError(f"{base} is not a directory of this user alone: remove it, or name another with --shm-dir")
     return base
+
+
+def _is_own(place: Path) -> bool:
+    try:
+        return place.is_dir() and place.stat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def _is_private(place: Path) -> bool:
