@@ -66,7 +66,8 @@ class Options:
     max_pinned_ratio: float = key(
         0.25,
         Ratio(),
-        "Most of the engine's blocks that saves may pin at a time; beyond, saves are dropped and counted.",
+        "Most of the engine's blocks that saves may pin at a time (one in any case); beyond, saves are dropped and "
+        "counted.",
     )
     placement: str = key(
         "auto",
