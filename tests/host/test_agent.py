@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from pykvpool.host.agent.rank import Rank
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import AgentServer
 from pykvpool.host.port import BlockGroup, Found, Lapsed, Question, Removed, Run
+from tests.host.nodes import NodeProcess
 from tests.host.stage import SCOPE, Engine, Memory, chain, until
 
 
@@ -134,6 +134,7 @@ import sys
 from pykvpool.host.agent.port import AgentPort
 from pykvpool.host.port import Question
 from pykvpool.runtime import real_runtime
+from tests.host.nodes import NodeProcess
 from tests.host.stage import SCOPE, Engine, Memory, chain
 engine = Engine(AgentPort("mortal", socket=sys.argv[1])).connected()
 memory = Memory(blocks=128).fill()
@@ -192,45 +193,20 @@ def test_p10_jobs_fail_at_once_when_the_node_goes_and_the_next_node_is_found(poo
     assert engine.connected().load(memory.group(chain(3), range(3))).loaded
 
 
-NODE = """
-import asyncio, sys
-from pykvpool.host.access import PoolAccess
-from pykvpool.host.agent.server import AgentServer
-from pykvpool.host.agent.under_way import JobsUnderWay
-from pykvpool.runtime import real_runtime
-async def serve():
-    server = AgentServer(sys.argv[1], "stopping", PoolAccess((sys.argv[2],), "stopping-engines"), real_runtime())
-    await server.start()
-    print("up", flush=True)
-    await asyncio.Event().wait()
-asyncio.run(serve())
-"""
-
-
-@contextlib.contextmanager
-def node_process(path: str, address: str):
-    with subprocess.Popen([sys.executable, "-c", NODE, path, address], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "up\n"
-            yield process
-        finally:
-            process.kill()
-
-
 def test_p10_a_node_that_hangs_is_given_up_and_nothing_lands_late(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(rank_module, "PING_S", 0.05)
     monkeypatch.setattr(rank_module, "UNANSWERED", 10)
     path = str(tmp_path / "hangs.engines")
     memory, target = Memory(blocks=64, piece_bytes=4096).fill(), Memory(blocks=64, piece_bytes=4096)
-    with node_process(path, pool.address) as node:
+    with NodeProcess(path, pool.address) as node:
         port = AgentPort("engine", socket=path)
         engine = Engine(port).connected()
         assert engine.save(memory.group(chain(64), range(64))).stored == 64
-        os.kill(node.pid, signal.SIGSTOP)
+        node.signal(signal.SIGSTOP)
         load = engine.load(target.group(chain(64), range(64)), timeout_ms=10_000_000)
         assert (load.loaded, load.reason) == (False, "Unavailable")
         untouched = [target.block(i) for i in range(64)]
-        os.kill(node.pid, signal.SIGCONT)  # it wakes, and finishes what it had begun
+        node.signal(signal.SIGCONT)  # it wakes, and finishes what it had begun
         assert engine.connected().load(memory.group(chain(64), range(64))).loaded
         assert [target.block(i) for i in range(64)] == untouched
         port.close(0.0)
@@ -285,7 +261,7 @@ class Silent:
 def test_p10_a_node_that_is_killed_under_jobs_ends_them(pool, tmp_path):
     path = str(tmp_path / "dies.engines")
     memory = Memory(blocks=256, piece_bytes=4096).fill()
-    with node_process(path, pool.address) as node:
+    with NodeProcess(path, pool.address) as node:
         port = AgentPort("engine", socket=path)
         engine = Engine(port).connected()
         jobs = [
@@ -295,7 +271,7 @@ def test_p10_a_node_that_is_killed_under_jobs_ends_them(pool, tmp_path):
         for job in jobs:
             end = engine.end_of(job)
             assert end.stored + end.existed + end.dropped == 256
-    with node_process(path, pool.address):
+    with NodeProcess(path, pool.address):
         assert engine.connected().save(memory.group(chain(2, "new"), range(2))).stored == 2
         port.close(0.0)
 
@@ -321,7 +297,7 @@ def test_a_ring_that_could_shrink_is_refused(pool, engine_of, monkeypatch, caplo
     monkeypatch.setattr("pykvpool.host.agent.ring.fcntl.fcntl", lambda *_: 0)
     port = engine_of(pool).port
     assert not port.wait_attached(20.0)
-    assert "the ring is not sealed memory" in caplog.text
+    until(lambda: "the ring is not sealed memory" in caplog.text)
 
 
 @pytest.mark.parametrize("trouble", [OSError(24, "Too many files"), ValueError("a bug")], ids=["no files", "a bug"])
