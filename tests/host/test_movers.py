@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pykvpool.client import GetResult, PutResult
-from pykvpool.errors import KeyNotFound, PoolFull
+from pykvpool.errors import KeyNotFound, NotReady, PoolFull
 from pykvpool.host import jobs, lookups
 from pykvpool.host.jobs import AddressMover, SaveTally
 from pykvpool.host.lookups import Holds, ask
@@ -23,10 +23,11 @@ async def turns(count: int) -> None:
 
 
 class Client:
-    """Puts all but `full`, gets all but `missing`; `there`: keys of each scope."""
+    """Puts all but `full` and `busy`, gets all but `missing`; `there`: keys of each scope."""
 
-    def __init__(self, full=(), missing=(), there=None) -> None:
-        self._full, self._missing, self._there = set(full), set(missing), there or {}
+    def __init__(self, full=(), busy=(), missing=(), there=None) -> None:
+        self._refused = dict.fromkeys(full, PoolFull("no room")) | dict.fromkeys(busy, NotReady("being written"))
+        self._missing, self._there = set(missing), there or {}
         self.put: list[bytes] = []
         self.got: list[bytes] = []
         self.writing = 0
@@ -36,9 +37,7 @@ class Client:
 
     async def put_batch(self, items, **options):
         self.put += [item.key for item in items]
-        return [
-            PoolFull("no room") if item.key in self._full else PutResult(size_bytes=len(item.key)) for item in items
-        ]
+        return [self._refused.get(item.key) or PutResult(size_bytes=len(item.key)) for item in items]
 
     async def get_into_batch(self, keys, places, **options):
         self.got += keys
@@ -75,6 +74,17 @@ async def test_what_comes_behind_a_dropped_block_is_not_put():
     assert client.put == [*chain(12)[:8], *chain(3, "b")], "the chunk with the hole, none behind it, the other group"
     done = tally.done("late", 0.0)
     assert (done.stored, done.dropped, done.reasons) == (10, 5, {"PoolFull": 5})
+
+
+async def test_what_comes_behind_a_block_that_somebody_else_is_writing_is_put():
+    """Two engines compute one prefix at a time: what each has behind it is its own."""
+    client, memory = Client(busy=chain(12)[:6]), Memory()
+    job = SaveJob(1, (memory.group(chain(12), range(12)),), 1_000)
+    tally = SaveTally(job)
+    await AddressMover().save(client, job, tally, 1.0)
+    assert client.put == list(chain(12))
+    done = tally.done("late", 0.0)
+    assert (done.stored, done.dropped, done.reasons) == (6, 6, {"NotReady": 6})
 
 
 async def test_a_load_that_failed_has_drained_when_it_says_so():
