@@ -18,10 +18,12 @@ from pykvpool.fabric.handshake import Identity, introduce
 from pykvpool.fabric.packet_socket import PacketSocket
 from pykvpool.host.agent import rank as rank_module
 from pykvpool.host.agent import wire
+from pykvpool.host.agent.attaching import Where
 from pykvpool.host.agent.port import AgentPort
-from pykvpool.host.agent.rank import Rank, Where
+from pykvpool.host.agent.rank import Rank
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import AgentServer
+from pykvpool.host.agent.under_way import JobsUnderWay
 from pykvpool.host.port import BlockGroup, Found, Lapsed, LoadJob, Question, Removed, Run
 from pykvpool.runtime import real_runtime
 from tests.host.stage import SCOPE, Engine, Memory, chain, until
@@ -174,6 +176,7 @@ NODE = """
 import asyncio, sys
 from pykvpool.host.access import PoolAccess
 from pykvpool.host.agent.server import AgentServer
+from pykvpool.host.agent.under_way import JobsUnderWay
 from pykvpool.runtime import real_runtime
 async def serve():
     server = AgentServer(sys.argv[1], "stopping", PoolAccess((sys.argv[2],), "stopping-engines"), real_runtime())
@@ -277,33 +280,30 @@ def test_p10_a_node_that_is_killed_under_jobs_ends_them(pool, tmp_path):
         port.close(0.0)
 
 
-def test_nothing_is_copied_for_a_job_that_is_over(pool):
+def test_nothing_is_copied_for_a_job_that_is_over():
     """A node that is slow, or wrong, speaks of it still."""
-    memory = Memory()
-    events = []
+    memory, ring = Memory(), RingFile(1 << 16)
+    os.pwrite(ring.fd, b"x" * (1 << 16), 0)
+    events, dropped = [], []
 
     async def scenario() -> None:
-        rank = Rank(Where("engine", list), pool.runtime, events.append)
-        rank._ring = ring = RingFile(1 << 16)
-        os.pwrite(ring.fd, b"x" * (1 << 16), 0)
-        rank.connected = True
-        said = []
-        rank._say = lambda message: said.append(message) or True
-        rank.load(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
+        jobs = JobsUnderWay("engine", dropped.append, events.append)
+        jobs.begin(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
         late = wire.Take(1, 7, 0, (0,), 0)
         for wrong in (wire.Take(2, 7, 1, (0,), 0), wire.Take(3, 7, 0, (5,), 0), wire.Take(4, 7, 0, (0,), 1 << 16)):
-            rank._hear(wrong)
-            rank._hear(late)  # the job has failed meanwhile
+            assert not jobs.copy(wrong, ring)
+            assert not jobs.copy(late, ring)  # the job has failed meanwhile
             assert [event.reason for event in events] == ["TransferFailed"]
             assert memory.block(3) == bytes(memory.block_bytes)
             events.clear()
-            rank.load(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
-        assert [message.ticket for message in said if isinstance(message, wire.Taken)] == [2, 1, 3, 1, 4, 1]
-        rank._hear(late)
+            jobs.begin(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
+        assert dropped == [7, 7, 7]
+        assert jobs.copy(late, ring)
         assert memory.block(3) == b"x" * memory.block_bytes
-        await rank.close(0.0)
+        jobs.fail_all(Closed("the test is over"))
 
     asyncio.run(scenario())
+    ring.close()
 
 
 def test_p12_a_wrong_token_or_cluster_is_refused_with_the_reason(make_pool, caplog, tmp_path):

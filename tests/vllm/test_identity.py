@@ -62,6 +62,7 @@ def test_pipeline_ranks_that_see_other_layers_have_the_same_fingerprint_and_scop
         first.scope_of("", 0, Rank(pipeline=0)),
         second.scope_of("", 0, Rank(pipeline=1)),
     )
+    assert len(set(first.scopes("", 0))) == 2, "a stage would take the other's part for its own"
 
 
 def test_everything_that_changes_a_blocks_bytes_changes_the_fingerprint(tmp_path):

@@ -63,10 +63,11 @@ class Bench:
         self.port.end(Answer(number, tuple(found)))
         return number
 
-    def run(self, request: FakeRequest, computed: int, *ids: int) -> StepOrders:
-        """One step with `request`, which has so many tokens computed in these blocks."""
+    def run(self, request: FakeRequest, computed: int, *ids: int | range) -> StepOrders:
+        """One step with `request`, which has so many tokens computed in these blocks, or these of each group."""
         if ids:
-            self.blocks.give(request.request_id, ids)
+            groups = ids if isinstance(ids[0], range) else (ids,)
+            self.blocks.give(request.request_id, *groups)
         request.num_computed_tokens = computed
         return self.side.build(FakePlan((request.request_id,)))
 
@@ -76,6 +77,13 @@ class Bench:
     def nothing_left(self) -> bool:
         side = self.side
         return not (side.requests or side.loading or side.open_lookups or side.pinned or side.save_jobs)
+
+
+def uneven() -> Identity:
+    """Blocks of 32 tokens in one group and of 16 in the other; a hash for every 16."""
+    return identity(
+        group(FullAttentionSpec(block_size=32), "full"), group(SlidingWindowSpec(sliding_window=65), "window")
+    )
 
 
 # -- lookups ---------------------------------------------------------------------------------------------------------
@@ -351,6 +359,32 @@ def test_a_load_leaves_out_blocks_before_the_window():
     assert (window.group, window.block_ids, window.keys) == (1, (7, 8), tuple(request.block_hashes[4:6]))
 
 
+def test_a_group_whose_blocks_span_several_hashes_is_loaded_by_the_last_of_each():
+    bench = Bench(uneven())
+    request = bench.new(tokens=200)
+    bench.answer(3, 0, presence=(b"", bytes([1] * 6)))
+    assert bench.side.matched(request, 32) == (64, True)
+    bench.side.allocated(request, bench.blocks.give("r", range(1, 4), range(11, 17)), 64)
+    [order] = bench.side.build(FakePlan()).loads
+    full, window = order.groups
+    assert (full.block_ids, full.keys) == ((2, 3), (request.block_hashes[3], request.block_hashes[5]))
+    assert (window.block_ids, window.keys) == ((13, 14, 15, 16), tuple(request.block_hashes[2:6]))
+
+
+def test_loads_and_saves_of_an_adapters_request_say_which(monkeypatch):
+    bench = Bench()
+    monkeypatch.setattr(bench.identity, "adapter_digest", lambda lora: "d" * 32 if lora else "")
+    request, base = bench.new(lora_request=SimpleNamespace(lora_name="x")), bench.new("base", family=1)
+    bench.answer(0, lookup=2)
+    bench.answer(2, lookup=1)
+    assert bench.side.matched(request, 0) == (32, True)
+    bench.side.allocated(request, bench.blocks.give("r", range(1, 8)), 32)
+    assert [order.adapter for order in bench.side.build(FakePlan()).loads] == ["d" * 32]
+    bench.side.reported(None, {"r"}, ())
+    assert [order.adapter for order in bench.run(request, 100, *range(1, 8)).saves] == ["d" * 32]
+    assert [order.adapter for order in bench.run(base, 100, *range(11, 18)).saves] == [""]
+
+
 # -- saves -----------------------------------------------------------------------------------------------------------
 
 
@@ -524,6 +558,17 @@ def test_window_blocks_that_the_pool_has_are_not_saved():
     assert (window.group, window.block_ids) == (1, (11, 13, 14, 16))
 
 
+def test_a_group_whose_blocks_span_several_hashes_is_saved_under_the_last_of_each():
+    bench = Bench(uneven(), loads=False)
+    request = bench.new(tokens=200)
+    bench.run(request, 64, range(1, 7), range(11, 23))
+    [order] = bench.run(request, 128).saves
+    full, window = order.groups
+    hashes = request.block_hashes
+    assert (full.block_ids, full.keys, full.parents) == ((3, 4), (hashes[5], hashes[7]), (hashes[3], hashes[5]))
+    assert (window.block_ids, window.keys) == ((15, 16, 17, 18), tuple(hashes[4:8]))
+
+
 def test_missing_reports_are_asked_for_now_and_then():
     bench = Bench(loads=False, save_timeout_ms=1000)
     request = bench.new()
@@ -580,6 +625,19 @@ def test_blocks_of_before_a_reset_are_not_saved_after_it():
     request.num_computed_tokens = 0
     bench.side.build(FakePlan((), ("r",)))
     [order] = bench.run(request, 64, *range(21, 28)).saves
+    assert order.groups[0].block_ids == (21, 22, 23, 24)
+
+
+def test_a_request_that_had_no_blocks_at_a_reset_is_saved_after_it():
+    bench = Bench(loads=False)
+    request = bench.new()
+    bench.run(request, 16, *range(1, 8))
+    bench.report(1)
+    request.num_computed_tokens = 0
+    bench.side.build(FakePlan((), ("r",)))
+    assert bench.side.reset()
+    bench.side.allocated(request, bench.blocks.give("r", range(21, 28)), 0)
+    [order] = bench.run(request, 64).saves
     assert order.groups[0].block_ids == (21, 22, 23, 24)
 
 
