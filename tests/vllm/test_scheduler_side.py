@@ -240,7 +240,7 @@ def test_an_adapter_that_is_being_read_is_waited_for_a_bounded_time(monkeypatch)
     assert bench.side.matched(late, 0) == NOTHING
 
 
-def test_an_adapter_that_cannot_be_known_bypasses_the_pool(monkeypatch):
+def test_an_adapter_that_cannot_be_known_bypasses_the_pool(monkeypatch, caplog):
     bench = Bench()
 
     def digest(lora: Any) -> str:
@@ -253,6 +253,9 @@ def test_an_adapter_that_cannot_be_known_bypasses_the_pool(monkeypatch):
     bench.side.finished(request)
     assert bench.nothing_left()
     assert not bench.port.lookups
+    for number in range(50):
+        assert bench.side.matched(bench.new(str(number)), 0) == NOTHING
+    assert caplog.text.count("no files") == 1, "a line for each request"
 
 
 # -- loads -----------------------------------------------------------------------------------------------------------
@@ -506,6 +509,16 @@ def test_no_more_than_the_configured_part_is_pinned():
     bench.side.finished(request)
     assert bench.side.pinned == 5
     assert bench.side.take_tally().counters["unsaved_blocks"] == {"pinned": 2}
+
+
+def test_a_tiny_cache_is_saved_block_by_block():
+    """A quarter of three blocks is none, and then nothing would ever be saved."""
+    bench = Bench(loads=False, total=3, max_pinned_ratio=0.25)
+    request = bench.new(tokens=40)
+    for block in (1, 2):
+        [order] = bench.run(request, 39, 1, 2, 3).saves
+        assert order.groups[0].block_ids == (block,)
+        bench.report(order.job_id)
 
 
 def test_a_long_prefix_is_saved_in_small_jobs_over_several_steps():

@@ -253,7 +253,7 @@ _SAVING = (
         name="as-many-blocks-pinned-as-there-are",
         rule="saves pin at most a configured share of the engine's blocks",
         file=PINS,
-        old="        self._most = int(blocks.total * max_ratio)\n",
+        old="        self._most = max(1, int(blocks.total * max_ratio))\n",
         new="        self._most = blocks.total\n",
         checks=_side,
     ),
