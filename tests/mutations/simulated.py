@@ -89,6 +89,15 @@ SILENT_READERS = Simulation(2 * SEEDS, faults=("kill", "power cut", "isolate", "
 #: Writers whose sessions are over, and who do not know of it, begin to write.
 LATE_WRITERS = Simulation(faults=("pause", "suspend", "part from one", "slow fabric", "lost acknowledgements"))
 
+#: Writers say that a put has landed when it has run out of time.
+LATE_ENDS = Simulation(faults=("slow fabric", "write errors", "pause", "suspend"))
+#: What was said in time is heard too late.
+DEAF_MASTER = Simulation(
+    options=("--strikes", "; ".join(f"pause at master from {at_s}000 for 2500" for at_s in range(4, 28, 5)))
+)
+#: The pool is full, and everybody wants room on all nodes at once.
+EVERYWHERE = Simulation(faults=("clock jump",), options=("--everywhere",))
+
 SIMULATED: dict[str, Simulation] = {
     # where bytes lie, and when they may be used again
     "off-by-one-in-coalescing": ANY,
@@ -107,12 +116,12 @@ SIMULATED: dict[str, Simulation] = {
     "evict-a-parent-before-its-children": ANY,
     "a-released-block-is-never-evicted-again": ANY,
     "a-failed-eviction-changes-something": LONG,
-    "a-stale-put-id-is-accepted": ANY,
+    "a-stale-put-id-is-accepted": LATE_ENDS,
     "copies-that-failed-are-named-to-readers": ANY,
     "in-progress-answered-as-success": ANY,
     "a-writer-that-gave-up-is-success-for-its-followers": ANY,
-    "waiters-are-overtaken": LONG,
-    "renew-a-lapsed-lease": ANY,
+    "waiters-are-overtaken": EVERYWHERE,
+    "renew-a-lapsed-lease": DEAF_MASTER,
     "the-leases-of-a-dead-reader-end-at-once": SILENT_READERS,
     "a-lease-covers-the-first-of-its-batch": ANY,
     "end-a-put-by-the-wrong-client": ANY,
