@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 #: `matched`: how many tokens may be loaded (None: ask again later), and that they come between steps.
 Match = tuple[int | None, bool]
 NOTHING: Match = (0, False)
+#: A reset that was not confirmed is tried again so often, and each time the engine is held for at most so long.
+CLEAR_AGAIN_MS = 1_000
+CLEAR_AGAIN_S = 0.1
 #: Reasons why requests bypass the pool that are logged, each once: with an adapter that cannot be read every one does.
 LOGGED_BYPASSES = 20
 LATER: Match = (None, False)
@@ -81,6 +84,9 @@ class SchedulerSide:
         self._loading: dict[str, Tracked] = {}
         #: The last job of before a reset; 0: no reset is to be told to the workers.
         self._fence = 0
+        #: A reset is not confirmed: blocks of before may be in the pool. And when it is tried again, by the clock.
+        self._reset_due = False
+        self._clear_again_at = 0
         #: Why requests bypass the pool, as far as it was logged.
         self._bypasses: set[str] = set()
         #: Adapters whose scopes a reset has to clear.
@@ -236,7 +242,8 @@ class SchedulerSide:
 
         Returns:
             False where that is not confirmed: the pool did not answer in time, or workers still have saves of before
-            under way, which may yet store something (they are told not to, with the next step).
+            under way, which may yet store something (they are told not to, with the next step). Then it is tried again
+            when requests come, and until it is confirmed the pool is not used.
         """
         if self._saves is not None:
             self._saves.drop_queued()
@@ -244,18 +251,11 @@ class SchedulerSide:
         for tracked in self._requests.values():
             tracked.stale = tracked.ran or tracked.loading > 0
             tracked.forget_saved()
-            if tracked.ask is not None and not tracked.loading and tracked.ask.state is State.HELD:
-                self._lookups.again(tracked.ask)
-        scopes = tuple(
-            scope
-            for adapter in sorted(self._adapters)
-            for rule in self._identity.groups
-            for scope in self._identity.scopes(adapter, rule.group)
-        )
-        if not self._port.reset(scopes, self._policy.reset_timeout_s):
-            return False
-        self._announcer.forget()
-        return not self.save_jobs
+        self._ask_again()
+        confirmed = self._clear(self._policy.reset_timeout_s)
+        if not confirmed:
+            log.warning("a reset is not confirmed: nothing is loaded from the pool or saved there until it is")
+        return confirmed
 
     def close(self) -> None:
         """Let go of everything. The workers have ended or are about to."""
@@ -265,6 +265,37 @@ class SchedulerSide:
         self._requests.clear()
         self._loading.clear()
         self._port.close(self._policy.drain_s)
+
+    # -- resetting ---------------------------------------------------------------------------------------------------
+
+    def _clear(self, timeout_s: float) -> bool:
+        """Remove this engine's blocks. True: nothing of before is in the pool, or will be."""
+        scopes = tuple(
+            scope
+            for adapter in sorted(self._adapters)
+            for rule in self._identity.groups
+            for scope in self._identity.scopes(adapter, rule.group)
+        )
+        removed = self._port.reset(scopes, timeout_s)
+        if removed:
+            self._announcer.forget()
+        self._reset_due = not removed or self.save_jobs > 0
+        self._clear_again_at = self._now() + CLEAR_AGAIN_MS
+        return not self._reset_due
+
+    def _usable(self) -> bool:
+        """The pool holds nothing of before a reset. One that was not confirmed is tried again now and then."""
+        due = self._reset_due and not self.save_jobs and self._now() >= self._clear_again_at
+        if due and self._clear(CLEAR_AGAIN_S):
+            log.info("the reset is confirmed: the pool is used again")
+            self._ask_again()
+        return not self._reset_due
+
+    def _ask_again(self) -> None:
+        """What was found before a reset is there no longer."""
+        for tracked in self._requests.values():
+            if tracked.ask is not None and not tracked.loading and tracked.ask.state is State.HELD:
+                self._lookups.again(tracked.ask)
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -276,7 +307,8 @@ class SchedulerSide:
             return False  # another connector brings these blocks
         if not request.block_hashes or local % self._hits.unit:
             return False
-        return self._hits.furthest(request.num_tokens) - local >= max(1, self._policy.min_load_tokens)
+        pays = self._hits.furthest(request.num_tokens) - local >= max(1, self._policy.min_load_tokens)
+        return pays and self._usable()
 
     def _ask(self, tracked: Tracked) -> Ask | None:
         """Start the lookup of this wait. None: not yet, or never (`bypass`)."""
@@ -325,7 +357,7 @@ class SchedulerSide:
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def _save(self, tracked: Tracked, saves: Saves, *, last: bool = False) -> None:
-        if not tracked.ran or tracked.stale or not self._adapter(tracked):
+        if not tracked.ran or tracked.stale or not self._usable() or not self._adapter(tracked):
             return
         if tracked.ask is not None:
             # It ran without waiting for the answer, which still says what need not be saved.
