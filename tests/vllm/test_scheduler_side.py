@@ -13,8 +13,9 @@ from pykvpool_connector.vllm.identity import Identity
 from pykvpool_connector.vllm.messages import RankReport, SaveReport, StepOrders
 from pykvpool_connector.vllm.scheduler.pins import OVERDUE_AGAIN_MS, OVERDUE_GRACE_MS
 from pykvpool_connector.vllm.scheduler.policy import Policy
+from pykvpool_connector.vllm.scheduler.resets import CLEAR_AGAIN_MS
 from pykvpool_connector.vllm.scheduler.saves import BLOCKS_PER_JOB, BLOCKS_PER_STEP
-from pykvpool_connector.vllm.scheduler.side import CLEAR_AGAIN_MS, LATER, NOTHING, SchedulerSide
+from pykvpool_connector.vllm.scheduler.side import LATER, NOTHING, SchedulerSide
 from tests.vllm.engine_fakes import TOKENS, FakeBlocks, FakePlan, FakeRequest
 from tests.vllm.fakes import FullAttentionSpec, SlidingWindowSpec, group, identity
 from tests.vllm.ports import HandPort

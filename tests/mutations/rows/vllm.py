@@ -319,9 +319,9 @@ _RESETTING = (
     Mutation(
         name="a-reset-confirmed-while-saves-are-under-way",
         rule="a reset that is not sure says so",
-        file=SIDE,
-        old="        self._reset_due = not removed or self.save_jobs > 0\n",
-        new="        self._reset_due = not removed\n",
+        file=f"{VLLM}/scheduler/resets.py",
+        old="self.due, not removed or self._saving()\n",
+        new="self.due, not removed\n",
         checks=_side,
     ),
     Mutation(

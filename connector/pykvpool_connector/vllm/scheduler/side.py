@@ -27,6 +27,7 @@ from pykvpool_connector.vllm.scheduler.lookups import Ask, Lookups, State
 from pykvpool_connector.vllm.scheduler.pins import Pins
 from pykvpool_connector.vllm.scheduler.policy import Policy
 from pykvpool_connector.vllm.scheduler.requests import Tracked
+from pykvpool_connector.vllm.scheduler.resets import Resets
 from pykvpool_connector.vllm.scheduler.saves import Saves
 from pykvpool_connector.vllm.tally import Tally
 
@@ -35,9 +36,6 @@ log = logging.getLogger(__name__)
 #: `matched`: how many tokens may be loaded (None: ask again later), and that they come between steps.
 Match = tuple[int | None, bool]
 NOTHING: Match = (0, False)
-#: A reset that was not confirmed is tried again so often, and each time the engine is held for at most so long.
-CLEAR_AGAIN_MS = 1_000
-CLEAR_AGAIN_S = 0.1
 #: Reasons why requests bypass the pool that are logged, each once: with an adapter that cannot be read every one does.
 LOGGED_BYPASSES = 20
 LATER: Match = (None, False)
@@ -73,6 +71,7 @@ class SchedulerSide:
         self._hits = Hits(identity, draft_groups)
         self._lookups = Lookups(self._port, now, policy.lookup_timeout_ms, self._tally)
         self._announcer = Announcer(identity, events, self._port.watch)
+        self._resets = Resets(identity, self._port, self._announcer, saving=lambda: self.save_jobs > 0, now=now)
         #: Numbers of saves and loads, in the order in which they are ordered.
         self._jobs = count(1)
         self._last_job = 0
@@ -84,13 +83,8 @@ class SchedulerSide:
         self._loading: dict[str, Tracked] = {}
         #: The last job of before a reset; 0: no reset is to be told to the workers.
         self._fence = 0
-        #: A reset is not confirmed: blocks of before may be in the pool. And when it is tried again, by the clock.
-        self._reset_due = False
-        self._clear_again_at = 0
         #: Why requests bypass the pool, as far as it was logged.
         self._bypasses: set[str] = set()
-        #: Adapters whose scopes a reset has to clear.
-        self._adapters: set[str] = {""}
 
     # -- what is left, for tests and shutdown ------------------------------------------------------------------------
 
@@ -252,10 +246,7 @@ class SchedulerSide:
             tracked.stale = tracked.ran or tracked.loading > 0
             tracked.forget_saved()
         self._ask_again()
-        confirmed = self._clear(self._policy.reset_timeout_s)
-        if not confirmed:
-            log.warning("a reset is not confirmed: nothing is loaded from the pool or saved there until it is")
-        return confirmed
+        return self._resets.clear(self._policy.reset_timeout_s)
 
     def close(self) -> None:
         """Let go of everything. The workers have ended or are about to."""
@@ -266,38 +257,19 @@ class SchedulerSide:
         self._loading.clear()
         self._port.close(self._policy.drain_s)
 
-    # -- resetting ---------------------------------------------------------------------------------------------------
-
-    def _clear(self, timeout_s: float) -> bool:
-        """Remove this engine's blocks. True: nothing of before is in the pool, or will be."""
-        scopes = tuple(
-            scope
-            for adapter in sorted(self._adapters)
-            for rule in self._identity.groups
-            for scope in self._identity.scopes(adapter, rule.group)
-        )
-        removed = self._port.reset(scopes, timeout_s)
-        if removed:
-            self._announcer.forget()
-        self._reset_due = not removed or self.save_jobs > 0
-        self._clear_again_at = self._now() + CLEAR_AGAIN_MS
-        return not self._reset_due
+    # -- asking ------------------------------------------------------------------------------------------------------
 
     def _usable(self) -> bool:
-        """The pool holds nothing of before a reset. One that was not confirmed is tried again now and then."""
-        due = self._reset_due and not self.save_jobs and self._now() >= self._clear_again_at
-        if due and self._clear(CLEAR_AGAIN_S):
-            log.info("the reset is confirmed: the pool is used again")
+        """The pool holds nothing of before a reset."""
+        if self._resets.finish():
             self._ask_again()
-        return not self._reset_due
+        return not self._resets.due
 
     def _ask_again(self) -> None:
         """What was found before a reset is there no longer."""
         for tracked in self._requests.values():
             if tracked.ask is not None and not tracked.loading and tracked.ask.state is State.HELD:
                 self._lookups.again(tracked.ask)
-
-    # -- asking ------------------------------------------------------------------------------------------------------
 
     def _worth_asking(self, tracked: Tracked, local: int) -> bool:
         request = tracked.request
@@ -336,7 +308,7 @@ class SchedulerSide:
                 self._bypasses.add(str(error))
                 log.warning("requests bypass the pool, %s is the first: %s", tracked.request.request_id, error)
             return False
-        self._adapters.add(tracked.adapter)
+        self._resets.adapters.add(tracked.adapter)
         return True
 
     def _learn(self, tracked: Tracked) -> None:
