@@ -13,6 +13,7 @@ from pykvpool_connector.vllm.identity import Identity
 from pykvpool_connector.vllm.messages import RankReport, SaveReport, StepOrders
 from pykvpool_connector.vllm.scheduler.pins import OVERDUE_AGAIN_MS, OVERDUE_GRACE_MS
 from pykvpool_connector.vllm.scheduler.policy import Policy
+from pykvpool_connector.vllm.scheduler.resets import CLEAR_AGAIN_MS
 from pykvpool_connector.vllm.scheduler.saves import BLOCKS_PER_JOB, BLOCKS_PER_STEP
 from pykvpool_connector.vllm.scheduler.side import LATER, NOTHING, SchedulerSide
 from tests.vllm.engine_fakes import TOKENS, FakeBlocks, FakePlan, FakeRequest
@@ -240,7 +241,7 @@ def test_an_adapter_that_is_being_read_is_waited_for_a_bounded_time(monkeypatch)
     assert bench.side.matched(late, 0) == NOTHING
 
 
-def test_an_adapter_that_cannot_be_known_bypasses_the_pool(monkeypatch):
+def test_an_adapter_that_cannot_be_known_bypasses_the_pool(monkeypatch, caplog):
     bench = Bench()
 
     def digest(lora: Any) -> str:
@@ -253,6 +254,9 @@ def test_an_adapter_that_cannot_be_known_bypasses_the_pool(monkeypatch):
     bench.side.finished(request)
     assert bench.nothing_left()
     assert not bench.port.lookups
+    for number in range(50):
+        assert bench.side.matched(bench.new(str(number)), 0) == NOTHING
+    assert caplog.text.count("no files") == 1, "a line for each request"
 
 
 # -- loads -----------------------------------------------------------------------------------------------------------
@@ -508,6 +512,16 @@ def test_no_more_than_the_configured_part_is_pinned():
     assert bench.side.take_tally().counters["unsaved_blocks"] == {"pinned": 2}
 
 
+def test_a_tiny_cache_is_saved_block_by_block():
+    """A quarter of three blocks is none, and then nothing would ever be saved."""
+    bench = Bench(loads=False, total=3, max_pinned_ratio=0.25)
+    request = bench.new(tokens=40)
+    for block in (1, 2):
+        [order] = bench.run(request, 39, 1, 2, 3).saves
+        assert order.groups[0].block_ids == (block,)
+        bench.report(order.job_id)
+
+
 def test_a_long_prefix_is_saved_in_small_jobs_over_several_steps():
     bench = Bench(loads=False, total=10_000, max_pinned_ratio=1.0)
     request = bench.new(tokens=TOKENS * (BLOCKS_PER_STEP + 300) + 1)
@@ -613,6 +627,46 @@ def test_a_reset_that_the_pool_does_not_confirm_says_so():
     bench = Bench()
     bench.port.resets_well = False
     assert not bench.side.reset()
+
+
+def test_until_a_reset_is_confirmed_the_pool_is_not_used():
+    """It may hold blocks of the old weights, and whoever asked for the reset may not have looked at the answer."""
+    bench = Bench()
+    before = bench.new("before")
+    bench.answer(4)
+    assert bench.side.matched(before, 0) == (64, True)
+    bench.port.resets_well = False
+    assert not bench.side.reset()
+    asked = len(bench.port.lookups)
+    for number in range(5):
+        assert bench.side.matched(bench.new(str(number)), 0) == NOTHING
+        bench.answer(4, lookup=2)
+        assert bench.side.matched(before, 0) == NOTHING
+    assert not bench.run(bench.new("runs"), 48, 1, 2, 3).saves
+    assert (len(bench.port.lookups), len(bench.port.resets)) == (asked, 1)
+    bench.clock += CLEAR_AGAIN_MS
+    bench.new("later")
+    assert len(bench.port.resets) == 2, "tried again"
+    bench.port.resets_well = True
+    bench.clock += CLEAR_AGAIN_MS
+    after = bench.new("after")
+    assert len(bench.port.resets) == 3
+    assert bench.side.matched(before, 0) == LATER, "what it found then is not there any more"
+    bench.answer(2)
+    assert bench.side.matched(after, 0) == (32, True)
+
+
+def test_a_reset_that_saves_of_before_crossed_is_finished_when_they_have_ended():
+    bench = Bench(loads=False)
+    request = bench.new()
+    [order] = bench.run(request, 48, 1, 2, 3).saves
+    assert not bench.side.reset()
+    bench.clock += CLEAR_AGAIN_MS
+    assert not bench.run(bench.new("early"), 48, 11, 12, 13).saves
+    assert len(bench.port.resets) == 1, "they may store something yet"
+    bench.report(order.job_id)
+    assert bench.run(bench.new("late"), 48, 21, 22, 23).saves
+    assert len(bench.port.resets) == 2
 
 
 def test_blocks_of_before_a_reset_are_not_saved_after_it():

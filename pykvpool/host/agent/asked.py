@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from pykvpool.errors import DeadlineExceeded, PoolError, Unavailable
 from pykvpool.host.agent import wire
+from pykvpool.host.agent.outbox import Claim
 from pykvpool.host.port import Answer, Lapsed
 from pykvpool.host.work import Emit
 
@@ -19,12 +20,13 @@ class OpenLookups:
         #: Whether each was answered.
         self._answered: dict[int, bool] = {}
 
-    def asked(self, lookup_id: int) -> None:
+    def begin(self, lookup_id: int) -> Claim:
         self._answered[lookup_id] = False
+        return Claim(lambda: lookup_id in self._answered, lambda error: self.fail(lookup_id, error))
 
-    def refused(self, lookup_id: int, error: PoolError) -> None:
-        """It was not asked."""
-        self._emit(Answer(lookup_id, error=error.message, reason=error.kind))
+    def fail(self, lookup_id: int, error: PoolError) -> None:
+        """It will not be answered."""
+        self.answered(Answer(lookup_id, error=error.message, reason=error.kind))
 
     def released(self, lookup_id: int) -> bool:
         """False: there is nothing to release."""
@@ -43,12 +45,11 @@ class OpenLookups:
 
     def lose(self, error: PoolError) -> None:
         """The node is gone, and all that it held."""
-        lookups, self._answered = self._answered, {}
-        for lookup_id, answered in lookups.items():
+        for lookup_id, answered in list(self._answered.items()):
             if answered:
-                self._emit(Lapsed(lookup_id))
+                self.lapsed(Lapsed(lookup_id))
             else:
-                self.refused(lookup_id, error)
+                self.fail(lookup_id, error)
 
 
 class OpenResets:

@@ -5,6 +5,7 @@ hands. What is said on the stream afterwards is `rank`'s business.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pykvpool.fabric.packet_socket import PacketSocket
 from pykvpool.host.agent import wire
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import open_stream
+from pykvpool.node.socket_files import shm_dirs
 from pykvpool.runtime import Runtime
 from pykvpool.transport.base import Stream
 
@@ -61,46 +63,40 @@ async def attach(where: Where, ring_bytes: int, runtime: Runtime) -> Attached:
             return await _attach_at(path, where, ring_bytes, runtime)
         except PoolError as error:
             tried.append(f"{path}: {error}")
-    raise Unavailable("; ".join(tried) or "no node of this user runs on this host")
+    if not tried:
+        places = " or ".join(map(str, shm_dirs()))
+        raise Unavailable(f"no node of this user was found on this host, in {places}")
+    raise Unavailable("; ".join(tried))
 
 
 async def _attach_at(path: str, where: Where, ring_bytes: int, runtime: Runtime) -> Attached:
-    loop = asyncio.get_running_loop()
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.setblocking(False)
-    packets = PacketSocket(sock, loop)
-    ring = RingFile(ring_bytes)
-    ours, theirs = socket.socketpair()
-    stream: Stream | None = None
-    try:
+    with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as always:
+        ring = RingFile(ring_bytes)
+        on_failure.callback(ring.close)
+        packets = PacketSocket(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), asyncio.get_running_loop())
+        always.callback(packets.close, Unavailable("it goes on on the stream"))
+        ours, theirs = socket.socketpair()
+        always.callback(ours.close)
+        always.callback(theirs.close)
         try:
-            await loop.sock_connect(sock, path)
-        except OSError as error:
-            raise Unavailable(f"nobody listens there ({error.strerror})") from error
-        token = where.token.encode() if where.token else None
-        identity = Identity(Peer(where.name, runtime.new_incarnation(), True), where.cluster, token)
-        async with asyncio.timeout(HANDSHAKE_S):
-            await introduce(packets, identity.handshake(runtime))
-            offer = await _offer(packets, where)
-            packets.send(wire.encode(wire.Attach(ring.size_bytes, where.replicas)), [ring.fd, theirs.fileno()])
-            theirs.close()
-            stream = await open_stream(ours.detach(), path)
-            frame = await stream.recv()
+            async with asyncio.timeout(HANDSHAKE_S):
+                await packets.connect(path)
+                token = where.token.encode() if where.token else None
+                identity = Identity(Peer(where.name, runtime.new_incarnation(), True), where.cluster, token)
+                await introduce(packets, identity.handshake(runtime))
+                offer = await _offer(packets, where)
+                packets.send(wire.encode(wire.Attach(ring.size_bytes, where.replicas)), [ring.fd, theirs.fileno()])
+                theirs.close()
+                stream = await open_stream(ours.detach(), path)
+                on_failure.callback(stream.abort)
+                frame = await stream.recv()
+        except TimeoutError:
+            raise Unavailable(f"no answer within {HANDSHAKE_S:g} s") from None
         state = wire.decode_from_node(frame) if frame is not None else None
         if not isinstance(state, wire.State):
             raise Unavailable("the node ended the attachment")
-    except BaseException as error:
-        ring.close()
-        if stream is not None:
-            stream.abort()
-        if isinstance(error, TimeoutError):
-            raise Unavailable(f"no answer within {HANDSHAKE_S:g} s") from None
-        raise
-    finally:
-        ours.close()
-        theirs.close()
-        packets.close(Unavailable("it goes on on the stream"))
-    return Attached(offer.node, stream, ring, state.connected)
+        on_failure.pop_all()
+        return Attached(offer.node, stream, ring, state.connected)
 
 
 async def _offer(packets: PacketSocket, where: Where) -> wire.Offer:

@@ -15,9 +15,11 @@ import logging
 import threading
 
 from pykvpool.errors import Closed, PoolError, Unavailable
+from pykvpool.host.access import explained
 from pykvpool.host.agent import wire
 from pykvpool.host.agent.asked import OpenLookups, OpenResets
 from pykvpool.host.agent.attaching import Where, attach
+from pykvpool.host.agent.outbox import Claim, Outbox
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.under_way import JobsUnderWay, without_places
 from pykvpool.host.port import LoadJob, Lookup, Removed, SaveJob
@@ -54,6 +56,7 @@ class Rank:
         self._ring_bytes = where.ring_bytes
         self._ring: RingFile | None = None
         self._stream: Stream | None = None
+        self._outbox: Outbox | None = None
         self._trouble: PoolError = Unavailable("not attached to a node yet")
         self._keeper: asyncio.Task[None] | None = None
         #: Signs of life asked for since the node said anything.
@@ -76,20 +79,13 @@ class Rank:
     # -- what the port asks ----------------------------------------------------------------------------------------
 
     def save(self, job: SaveJob) -> None:
-        self._jobs.begin(job)
-        if not self._takes(job) or not self._say(wire.Save(without_places(job))):
-            self._jobs.fail(job.job_id, self._trouble)
+        self._ask(wire.Save(without_places(job)), self._jobs.begin(job), self._takes(job))
 
     def load(self, job: LoadJob) -> None:
-        self._jobs.begin(job)
-        if not self._takes(job) or not self._say(wire.Load(without_places(job))):
-            self._jobs.fail(job.job_id, self._trouble)
+        self._ask(wire.Load(without_places(job)), self._jobs.begin(job), self._takes(job))
 
     def lookup(self, lookup: Lookup) -> None:
-        if self.connected and self._say(wire.Ask(lookup)):
-            self._lookups.asked(lookup.lookup_id)
-        else:
-            self._lookups.refused(lookup.lookup_id, self._trouble)
+        self._ask(wire.Ask(lookup), self._lookups.begin(lookup.lookup_id), self.connected)
 
     def release(self, lookup_id: int) -> None:
         if self._lookups.released(lookup_id):
@@ -179,7 +175,8 @@ class Rank:
                     self.searched.set()
                 backoff.reset()
                 await self._follow()
-            except PoolError as error:
+            except Exception as failure:  # noqa: BLE001 - whatever it is, the next search may go well
+                error = explained(failure)
                 if self._stream is not None or error.message != self._trouble.message:
                     log.warning("%s is not attached to a node: %s", self._name, error)
                 self._lose(error)
@@ -188,7 +185,8 @@ class Rank:
     async def _attach(self) -> None:
         """To the first node that takes us. Raises why none did."""
         new = await attach(self._where, self._ring_bytes, self._runtime)
-        self._ring, self._stream, self.node, self.connected = new.ring, new.stream, new.node, new.connected
+        self._use(new.stream)
+        self._ring, self.node, self.connected = new.ring, new.node, new.connected
         if not new.connected:
             self._trouble = Unavailable(f"the node {new.node!r} is not connected to the pool")
         log.info("%s is attached to the node %r", self._name, new.node)
@@ -196,6 +194,9 @@ class Rank:
             self._say(wire.Watch(tuple(self._watched)))
             for scope in self._watched:  # no node told of what went meanwhile
                 self._emit(Removed(scope, ()))
+
+    def _use(self, stream: Stream) -> None:
+        self._stream, self._outbox = stream, Outbox(stream)
 
     async def _follow(self) -> None:
         """Carry out what the node says until it is gone or silent. Raises which."""
@@ -223,6 +224,9 @@ class Rank:
     def _lose(self, error: PoolError) -> None:
         """The node is given up: everything that it was to do has failed, and its ring is its own."""
         self._trouble, self.connected = error, False
+        if self._outbox is not None:
+            self._outbox.close()
+            self._outbox = None
         if self._stream is not None:
             self._stream.abort()
             self._stream = None
@@ -233,14 +237,16 @@ class Rank:
         self._lookups.lose(error)
         self._resets.lose(error)
 
-    def _say(self, message: wire.FromEngine) -> bool:
-        """False: the node is gone, or does not read; then it is given up."""
-        if self._stream is None:
+    def _ask(self, message: wire.FromEngine, claim: Claim, possible: bool) -> None:
+        if not possible or not self._say(message, claim):
+            claim.fail(self._trouble)
+
+    def _say(self, message: wire.FromEngine, claim: Claim | None = None) -> bool:
+        """False: the node is gone."""
+        if self._outbox is None:
             return False
-        try:
-            self._stream.send(wire.encode(message))
-        except PoolError as error:
-            log.warning("%s: %s", self._name, error)
-            self._stream.abort()
-            return False
+        if isinstance(message, wire.Filled | wire.Taken | wire.Ping):
+            self._outbox.put_ahead(message)
+        else:
+            self._outbox.put(message, claim)
         return True

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from pykvpool.errors import DeadlineExceeded, PoolError, TransferFailed
 from pykvpool.host.agent import wire
+from pykvpool.host.agent.outbox import Claim
 from pykvpool.host.agent.ring import RingFile, places_of
 from pykvpool.host.port import LoadDone, LoadJob, Run, SaveDone, SaveJob
 from pykvpool.host.work import Emit
@@ -44,10 +45,11 @@ class JobsUnderWay:
         #: Whoever waits for the end of all saves.
         self._ended = asyncio.Event()
 
-    def begin(self, job: SaveJob | LoadJob) -> None:
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(job.timeout_ms / 1_000 + GRACE_S, self._late, job.job_id)
-        self._jobs[job.job_id] = _UnderWay(job, loop.time(), timer)
+    def begin(self, job: SaveJob | LoadJob) -> Claim:
+        loop, job_id = asyncio.get_running_loop(), job.job_id
+        timer = loop.call_later(job.timeout_ms / 1_000 + GRACE_S, self._late, job_id)
+        self._jobs[job_id] = _UnderWay(job, loop.time(), timer)
+        return Claim(lambda: job_id in self._jobs, lambda error: self.fail(job_id, error))
 
     def done(self, event: SaveDone | LoadDone) -> None:
         """The node says so. Nothing happens where the job has ended already."""
