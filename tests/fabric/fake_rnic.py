@@ -84,6 +84,8 @@ class FakeDevice:
         #: Local GIDs, by index, whose packets go nowhere.
         self.silent_gids: set[int] = set()
         self._refusals: list[int] = []
+        #: Calls that will be refused, by name: the error number of each, 0 where one is let through.
+        self._refused_calls: dict[str, list[int]] = {}
         self._failures: list[tuple[Opcode | None, int, Status]] = []
         self._held = False
         self._keys = 0x1000 * len(network.devices)
@@ -119,6 +121,13 @@ class FakeDevice:
     def refuse_next_registration(self, number: int = errno.ENOMEM) -> None:
         self._refusals.append(number)
 
+    def refuse_call(self, name: str, number: int = errno.EINVAL, skip: int = 0, times: int = 1) -> None:
+        """The next calls of that name (after `skip` of them) fail, on a device that goes on living."""
+        self._refused_calls[name] = [0] * skip + [number] * times
+
+    def refuse_no_call(self) -> None:
+        self._refused_calls.clear()
+
     def set_port(self, up: bool) -> None:
         """The cable is pulled, or put back: an event, and silence meanwhile."""
         self.up = up
@@ -141,7 +150,12 @@ class FakeDevice:
     # -- what the verbs ask ---------------------------------------------------------------------------------------
 
     def called(self, name: str) -> None:
+        """Every verb says so before it does anything. Raises `VerbsError` where the test wants it refused."""
         self.calls[name] += 1
+        refusals = self._refused_calls.get(name)
+        number = refusals.pop(0) if refusals else 0
+        if number:
+            raise VerbsError(name, self.name, number, os.strerror(number))
 
     def new_key(self) -> int:
         # Steps of an odd number: a key that is off by a little is nobody's.

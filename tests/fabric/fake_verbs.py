@@ -67,6 +67,7 @@ class FakeVerbs:
         device = self._devices.get(name)
         if device is None or device.gone:
             raise VerbsError("open", name, errno.ENODEV, f"no such device (there are: {', '.join(self._devices)})")
+        device.called("open")
         return FakeContext(device)
 
 
@@ -103,6 +104,7 @@ class FakeContext(Handle):
         os.eventfd_write(self.event_fd, 1)
 
     def next_event(self) -> Event | None:
+        self.rnic.called("next_event")
         if not self._events:
             return None
         os.eventfd_read(self.event_fd)
@@ -121,6 +123,7 @@ class FakeContext(Handle):
         return FakeCompletions(self, depth)
 
     def _destroy(self) -> None:
+        self.rnic.called("close context")
         self.rnic.contexts.remove(self)
         os.close(self.event_fd)
 
@@ -188,9 +191,11 @@ class FakeCompletions(Handle):
         self.overrun = False
 
     def arm(self) -> None:
+        self.rnic.called("arm")
         self._armed = True
 
     def take_event(self) -> int:
+        self.rnic.called("take_event")
         try:
             return os.eventfd_read(self.fd)
         except BlockingIOError:
@@ -208,6 +213,7 @@ class FakeCompletions(Handle):
             os.eventfd_write(self.fd, 1)
 
     def poll(self, limit: int) -> list[Completion]:
+        self.rnic.called("poll")
         polled = []
         while self._entries and len(polled) < limit:
             completion, pair, position = self._entries.popleft()
@@ -220,6 +226,7 @@ class FakeCompletions(Handle):
         self._entries = deque(entry for entry in self._entries if entry[1] is not pair)
 
     def _destroy(self) -> None:
+        self.rnic.called("close completion queue")
         os.close(self.fd)
 
 

@@ -6,12 +6,13 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from pykvpool.errors import Closed, SegmentGone, TransferFailed, Unavailable
 from pykvpool.fabric.base import Peer
-from pykvpool.fabric.rdma.lane import SIGNAL_EVERY
+from pykvpool.fabric.rdma.lane import SIGNAL_EVERY, Lane
 from pykvpool.fabric.rdma.wire import Disconnected
 from pykvpool.fabric.verbs import Access, Opcode, Status, WorkRequest
 from tests.fabric.bench import jump
@@ -228,6 +229,67 @@ async def test_p2_a_write_over_several_registrations_is_confirmed_in_each_of_the
         assert len({request.rkey for request in posted}) == 13
 
 
+@pytest.mark.parametrize("before_the_end", [1, 3, 7, 8])
+async def test_p2_a_write_at_the_end_of_a_registration_is_confirmed_within_it(before_the_end: int) -> None:
+    """One key does not open what lies behind it: the read that confirms a short write is as short."""
+
+    def small(verbs: FakeVerbs) -> None:
+        verbs["far0"].set_limits(max_mr_size_bytes=MIB)
+
+    async with stage(near=("near0",), far=("far0",), prepare=small) as here:
+        link = await here.connected()
+        lanes = list(link._lanes)
+        assert (await here.write(MIB - before_the_end, b"over the end")).error is None
+        assert here.memory.view[MIB - before_the_end :][:12] == b"over the end"
+        assert list(link._lanes) == lanes, "no queue pair was broken over it"
+
+
+@pytest.mark.parametrize("depth", [4, 9, 20])
+async def test_the_send_queue_does_not_overflow_when_writes_to_many_registrations_are_confirmed(depth: int) -> None:
+    """Each registration takes a read, and room for it: the smaller both are, the more often a queue is nearly full."""
+
+    def small(verbs: FakeVerbs) -> None:
+        for name in ("near0", "far0"):
+            verbs[name].set_limits(max_qp_wr=depth)
+        verbs["far0"].set_limits(max_mr_size_bytes=4096)
+
+    async with stage(near=("near0",), far=("far0",), prepare=small, size_bytes=MIB) as here:
+        link = await here.connected()
+        lanes = list(link._lanes)
+        for reads in range(12):
+            for writes in range(1, 12):
+                here.hold()
+                into = [bytearray(1) for _ in range(reads)]
+                data = [bytes([number + 1]) * 5 for number in range(writes)]
+                moving = asyncio.gather(
+                    here.client.read([here.to_read(0, each) for each in into], TIMEOUT_S),
+                    here.client.write([here.to_write(4096 * n, each) for n, each in enumerate(data)], TIMEOUT_S),
+                )
+                await turns(5)
+                here.release()
+                async with asyncio.timeout(TIMEOUT_S):
+                    outcomes = [outcome.error for each in await moving for outcome in each]
+                assert outcomes == [None] * (reads + writes)
+                assert [here.memory.view[4096 * n :][:5] for n in range(writes)] == data
+        assert list(link._lanes) == lanes, "a queue that overflows is broken"
+
+
+async def test_a_lane_counts_beyond_what_fits_beside_its_number() -> None:
+    """A queue pair that lives for days carries more than 2^32 requests."""
+    async with stage(near=("near0",), far=("far0",)) as here:
+        link = await here.connected()
+        (lane,) = link._lanes
+        data = random.Random(10).randbytes(64)
+        for start in (1 << 32, 1 << 33):
+            lane._sequence = start - 300
+            for turn in range(3):
+                batch = [here.to_write(64 * number, data) for number in range(200)]
+                outcomes = await here.client.write(batch, TIMEOUT_S)
+                assert [outcome.error for outcome in outcomes] == [None] * len(batch)
+                assert await here.read(0, 64) == data, turn
+        assert list(link._lanes) == [lane]
+
+
 async def test_p2_what_a_fence_cut_off_is_settled_and_not_repeated() -> None:
     async with stage(near=("near0",), far=("far0",)) as here:
         await here.connected()
@@ -311,6 +373,34 @@ async def test_calling_one_transfer_off_costs_no_other() -> None:
         assert into == b"\xab" * MIB
         assert (await writing).error is None
         assert here.memory.view[2 * MIB : 3 * MIB] == data
+
+
+@pytest.mark.parametrize("status", [Status.REMOTE_ACCESS, Status.RETRY_EXCEEDED])
+async def test_a_confirmation_that_fails_again_and_again_ends_its_write(status: Status) -> None:
+    """The write itself is never refused, so nobody would be to blame for lanes that break until the deadline."""
+    async with stage(near=("near0",), far=("far0",)) as here:
+        link = await here.connected()
+        (lane,) = link._lanes
+        posts = []
+
+        def refused(lane: Lane) -> None:
+            posts.append(lane)
+            lane.rail.device.context.rnic.fail_next(status, READ)  # type: ignore[attr-defined]
+
+        confirm = Lane.confirm
+
+        def watched(lane: Lane) -> None:
+            if lane._unconfirmed and lane in link._lanes:
+                refused(lane)
+            confirm(lane)
+
+        with mock.patch.object(Lane, "confirm", watched):
+            outcome = await here.write(0, b"never confirmed")
+        assert isinstance(outcome.error, TransferFailed)
+        assert outcome.error.fields["status"] == str(status)
+        assert outcome.settled
+        assert 1 < len(posts) < 5
+        assert (await here.write(0, b"confirmed")).error is None
 
 
 async def test_the_send_queue_never_overflows_and_few_requests_ask_for_a_completion() -> None:

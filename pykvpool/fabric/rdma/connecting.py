@@ -21,6 +21,7 @@ from pykvpool.fabric.rdma.local_memory import LocalMemory
 from pykvpool.fabric.rdma.rails import Device, Rail
 from pykvpool.fabric.rdma.session import Session
 from pykvpool.fabric.rdma.wire import Connect, Offer, WireRail
+from pykvpool.fabric.rdma.wire_checks import check_connected, check_offer
 from pykvpool.fabric.verbs import (
     Access,
     Completion,
@@ -88,13 +89,9 @@ def remote_rails(offer: Offer) -> list[RemoteRail]:
     """What an owner offers. Raises `ProtocolError` where it makes no sense, `Unavailable` where it is nothing."""
     if not offer.rails:
         raise Unavailable("the owner has no rdma port that is up")
-    if offer.chunk_bytes <= 0 or offer.size_bytes <= 0:
-        raise ProtocolError("the owner offers memory of no size")
-    chunks = -(-offer.size_bytes // offer.chunk_bytes)
+    check_offer(offer)
     rails = []
     for wire in offer.rails:
-        if len(wire.rkeys) != chunks:
-            raise ProtocolError(f"the owner offers {len(wire.rkeys)} keys for {chunks} chunks")
         memory = RemoteMemory(offer.address, offer.size_bytes, offer.chunk_bytes, wire.rkeys)
         rails.append(RemoteRail(wire, tuple(entry.gid() for entry in wire.gids), memory))
     return rails
@@ -182,7 +179,7 @@ class Connector:
         lane, queue_pair = self._make(rail, remote)
         try:
             queue_pair.to_init(rail.number, Access.NONE)
-            read_depth = min(rail.device.read_depth, max(1, remote.wire.read_depth))
+            read_depth = min(rail.device.read_depth, remote.wire.read_depth)
             psn = self._runtime.random.getrandbits(24) & MAX_24_BITS
             port = rail.port
             ask = Connect(
@@ -190,6 +187,7 @@ class Connector:
                 queue_pair.number, psn, pair.local.address, port.lid, port.active_mtu_bytes, read_depth,
             )  # fmt: skip
             answer = await session.connect_pair(ask)
+            check_connected(answer)
             lane.handle = answer.handle
             path = Path(rail.number, pair.local.index, port.active_mtu_bytes, read_depth=read_depth)
             there = RemoteQueuePair(

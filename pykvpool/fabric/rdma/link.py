@@ -320,6 +320,9 @@ class Link:
             error = raised
         except asyncio.CancelledError:
             error = Unavailable("connecting was given up")
+        except Exception as failure:  # a bug must not leave transfers waiting for ever
+            log.exception("rdma: connecting to %s failed", self._session.endpoint)
+            error = Unavailable(f"connecting failed: {type(failure).__name__}")
         self._mending = None
         self._mend_after = self._loop.time() + MEND_PAUSE_S
         if error is not None and not self._lanes:

@@ -33,6 +33,7 @@ from pykvpool.fabric.rdma.wire import (
     WireGid,
     WireRail,
 )
+from pykvpool.fabric.rdma.wire_checks import check_connect
 from pykvpool.fabric.verbs import (
     Access,
     CompletionQueue,
@@ -42,7 +43,7 @@ from pykvpool.fabric.verbs import (
     RemoteQueuePair,
     VerbsError,
 )
-from pykvpool.fabric.verbs.model import GID_BYTES, MAX_24_BITS, MTU_BYTES
+from pykvpool.fabric.verbs.model import MAX_24_BITS
 from pykvpool.model.ids import Generation
 from pykvpool.runtime import Runtime
 
@@ -172,7 +173,7 @@ class OwnerSession:
         return Offer(request.request, mount.size_bytes, mount.address, mount.chunk_bytes, tuple(rails))
 
     def _connect(self, request: Connect) -> Connected:
-        _check(request)
+        check_connect(request)
         refusal = self._owner.admit(self.peer)
         if refusal is not None:
             raise refusal
@@ -206,12 +207,3 @@ class OwnerSession:
         path = Path(rail.number, request.gid_index, rail.port.active_mtu_bytes, read_depth=read_depth)
         there = RemoteQueuePair(request.number, request.psn, request.gid, request.lid, request.mtu_bytes)
         pair.to_ready_to_receive(there, path)
-
-
-def _check(request: Connect) -> None:
-    """Raises `ProtocolError` for numbers that no queue pair has."""
-    in_range = 0 <= request.number <= MAX_24_BITS and 0 <= request.psn <= MAX_24_BITS and 0 <= request.lid < 1 << 16
-    if not in_range or len(request.gid) != GID_BYTES or request.mtu_bytes not in MTU_BYTES.values():
-        raise ProtocolError("a queue pair that cannot be")
-    if request.read_depth < 1:
-        raise ProtocolError("a queue pair that reads nothing at a time")
