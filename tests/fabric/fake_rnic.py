@@ -17,7 +17,6 @@ from pykvpool.fabric.verbs import (
     GidType,
     Limits,
     Opcode,
-    Piece,
     QueuePairState,
     Status,
     VerbsError,
@@ -70,6 +69,8 @@ class FakeDevice:
         self.network = network
         network.devices.append(self)
         self.limits = LIMITS
+        #: How it takes a dma-buf: "refused", "by address" or "by offset".
+        self.dma_buf = "refused"
         self.mtu_bytes = 4096
         self.gids = default_gids(len(network.devices))
         self.up = True
@@ -241,7 +242,8 @@ def carry_out(pair: FakeQueuePair, request: WorkRequest) -> Status:
     if not allowed:
         peer.break_down()
         return Status.REMOTE_ACCESS
-    _move(request.opcode, request.pieces, request.remote_address)
+    local = [(piece.address + pair.rnic.regions[piece.lkey].shift, piece.length) for piece in request.pieces]
+    _move(request.opcode, local, request.remote_address)
     return Status.SUCCESS
 
 
@@ -263,8 +265,9 @@ def _answering(pair: FakeQueuePair) -> FakeQueuePair | None:
     return peer if is_mine and in_step else None
 
 
-def _move(opcode: Opcode, pieces: tuple[Piece, ...], remote: int) -> None:
-    for piece in pieces:
-        source, target = (remote, piece.address) if opcode is Opcode.READ else (piece.address, remote)
-        ctypes.memmove(target, source, piece.length)
-        remote += piece.length
+def _move(opcode: Opcode, local: list[tuple[int, int]], remote: int) -> None:
+    """`local`: address and length of each piece."""
+    for address, length in local:
+        source, target = (remote, address) if opcode is Opcode.READ else (address, remote)
+        ctypes.memmove(target, source, length)
+        remote += length

@@ -141,9 +141,15 @@ class FakeDomain(Handle):
         return FakeRegion(self, address, length, access)
 
     def register_dmabuf(self, fd: int, offset: int, length: int, address: int, access: Access) -> FakeRegion:
-        """No device of this kind has memory behind a dma-buf: refused, as Soft-RoCE does."""
+        """Refused, as by Soft-RoCE, unless a test says that it is taken: then the memory is that at `address`, and
+        its name that or, as with pyverbs, the offset."""
         self.rnic.called("register_dmabuf")
-        raise VerbsError("register a dma-buf", self.device, errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if self.rnic.dma_buf == "refused":
+            raise VerbsError("register a dma-buf", self.device, errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        region = FakeRegion(self, address, length, access)
+        if self.rnic.dma_buf == "by offset":
+            region.address, region.shift = offset, address - offset
+        return region
 
     def queue_pair(self, completions: CompletionQueue, limits: QueuePairLimits) -> FakeQueuePair:
         assert isinstance(completions, FakeCompletions)
@@ -165,6 +171,8 @@ class FakeRegion(Handle):
         self.address = address
         self.length = length
         self.access = access
+        #: From the addresses that requests name to those of the bytes.
+        self.shift = 0
         self.rnic = domain.rnic
         self.lkey = self.rkey = self.rnic.new_key()
         self.rnic.regions[self.rkey] = self

@@ -151,7 +151,7 @@ class GpuRegistrations:
             return None
         where = f"GPU {registered.facts.ordinal} ({registered.facts.name})"
         try:
-            kept.lkey(device, self._domain_of(device), registered.address)
+            kept.regions(device, self._domain_of(device))
         except PoolError as error:
             obstacle = f"{device.name}: {error.message}"
             self._obstacles[registered, device.name] = obstacle

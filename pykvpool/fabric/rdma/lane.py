@@ -118,6 +118,8 @@ class Lane:
         self._unconfirmed: dict[int, int] = {}
         self._bytes = 0
         self._gathering: list[WorkRequest] = []
+        #: It takes no more slices: others are there in its place.
+        self.leaving = False
         self.closed = False
 
     def __repr__(self) -> str:
@@ -150,7 +152,7 @@ class Lane:
         device, memory = self.rail.device, self._memory
         parts = slice_.parts if slice_.slot is None else _parts_of(slice_.slot, slice_.length, memory.arena)
         pieces = tuple(
-            [Piece(part.address, part.length, memory.lkey(part.registration, device, part.address)) for part in parts]
+            [memory.piece(part.registration, device, part.address, part.length) for part in parts]
         )
         if slice_.item.is_write:
             self._unconfirmed[slice_.offset // self._remote.chunk_bytes] = slice_.offset
@@ -165,7 +167,7 @@ class Lane:
         address = memory.staging.scratch_address
         for number, offset in enumerate(offsets):
             length = min(CONFIRM_BYTES, self._remote.room(offset))
-            piece = Piece(address, length, memory.lkey(memory.arena, self.rail.device, address))
+            piece = memory.piece(memory.arena, self.rail.device, address, length)
             posted = Posted(self._next(), None, confirms=number == len(offsets) - 1)
             self._append(False, (piece,), offset, posted)
 
@@ -242,6 +244,11 @@ class Lane:
     def carries(self, wanted: Callable[[Slice], bool]) -> bool:
         """Whether a slice that `wanted` picks is under way here."""
         return any(wanted(slice_) for slice_ in self.under_way)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is under way here, confirmations included."""
+        return bool(self._posted or self._acknowledged or self._unconfirmed)
 
     @property
     def under_way(self) -> list[Slice]:

@@ -12,7 +12,9 @@ not repeated at all.
        │           ▼
        └── the owner's word (writes) ──► failed, settled;  no word: failed, in doubt
 
-Lanes are made side by side, in the background: the first one that has proved itself is enough to begin.
+Lanes are made side by side, in the background: the first one that has proved itself is enough to begin. Which there
+should be is asked again now and then, as rails come and go at both ends; a lane that is planned no more takes nothing
+new and goes when it is empty.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ _REFUSALS = frozenset(
 GRACE_S = 0.2
 #: Missing lanes are tried again after this time, when there is something to move.
 MEND_PAUSE_S = 5.0
+#: With none missing, rails that have come (back) are looked for so often: it takes a round trip to the owner.
+LOOK_AGAIN_S = 30.0
 
 
 class Link:
@@ -84,7 +88,8 @@ class Link:
         #: Tasks that ask for the owner's word; values mean nothing.
         self._asking: dict[asyncio.Task[None], None] = {}
         self._mending: asyncio.Task[None] | None = None
-        self._mend_after = 0.0
+        #: When that last ended.
+        self._mended_at = 0.0
         #: Done with the first lane, or the failure.
         self._ready: asyncio.Future[None] = self._loop.create_future()
 
@@ -155,7 +160,8 @@ class Link:
         """Post what can be posted."""
         finishing = False
         while (slice_ := self._traffic.next()) is not None:
-            lane = min((lane for lane in self._lanes if lane.has_room), key=lambda lane: lane.load_bytes, default=None)
+            roomy = (lane for lane in self._lanes if lane.has_room and not lane.leaving)
+            lane = min(roomy, key=lambda lane: lane.load_bytes, default=None)
             if lane is None:
                 break
             self._traffic.taken(slice_)
@@ -195,6 +201,8 @@ class Link:
             self._traffic.let_go(slice_)
         if progress.failure is not None:
             self._break(lane, self._explain(lane, progress.failure))
+        elif lane.leaving:
+            self._part_if_empty(lane)
         self._go_on()
 
     def _explain(self, lane: Lane, failure: Completion) -> PoolError:
@@ -306,9 +314,11 @@ class Link:
 
     def _mend_if_due(self) -> None:
         """Begin to make the lanes that are missing: at once where there is none, else now and then."""
-        if self._mending is not None or self.failure is not None or (self._lanes and len(self._lanes) == self._wanted):
+        if self._mending is not None or self.failure is not None:
             return
-        if self._lanes and self._loop.time() < self._mend_after:
+        staying = sum(not lane.leaving for lane in self._lanes)
+        pause_s = MEND_PAUSE_S if staying < self._wanted else LOOK_AGAIN_S
+        if staying and self._loop.time() < self._mended_at + pause_s:
             return
         self._mending = self._loop.create_task(self._mend(), name=f"pykvpool rdma mending {self._session.endpoint}")
 
@@ -324,8 +334,8 @@ class Link:
             log.exception("rdma: connecting to %s failed", self._session.endpoint)
             error = Unavailable(f"connecting failed: {type(failure).__name__}")
         self._mending = None
-        self._mend_after = self._loop.time() + MEND_PAUSE_S
-        if error is not None and not self._lanes:
+        self._mended_at = self._loop.time()
+        if error is not None and all(lane.leaving for lane in self._lanes):
             self.fail(error)
         elif self._traffic.waiting:
             self._go_on()
@@ -339,14 +349,29 @@ class Link:
         routes = plan(rails, remote_rails(offer), self._queue_pairs)
         self._wanted = len(routes)
         missing: list[Route] = []
-        there = list(self._lanes.values())
+        there = [ends for lane, ends in self._lanes.items() if not lane.leaving]
         for route in routes:
             if route.ends in there:
                 there.remove(route.ends)
             else:
                 missing.append(route)
         results = await run_all([self._connect(route) for route in missing])
+        if results == [None] * len(missing):
+            self._let_go_of(there)
         return None if None in results else next(iter(results), None)
+
+    def _let_go_of(self, ends: list[Ends]) -> None:
+        """Lanes between these are not planned any more, and those in their place are there."""
+        for lane, between in list(self._lanes.items()):
+            if between in ends and not lane.leaving:
+                ends.remove(between)
+                lane.leaving = True
+                self._part_if_empty(lane)
+
+    def _part_if_empty(self, lane: Lane) -> None:
+        """Close a lane that is leaving, once nothing is under way on it."""
+        if not lane.is_busy:
+            self._break(lane, Unavailable("this lane is not needed any more"))
 
     async def _connect(self, route: Route) -> PoolError | None:
         """A lane for one route, or why not."""

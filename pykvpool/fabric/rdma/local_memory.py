@@ -18,7 +18,7 @@ from pykvpool.fabric.rdma.gpu_memory import GpuRegistrations
 from pykvpool.fabric.rdma.rails import Device
 from pykvpool.fabric.rdma.registration import Registration, chunk_bytes
 from pykvpool.fabric.rdma.staging import ARENA_BYTES, Staging
-from pykvpool.fabric.verbs import Access, ProtectionDomain
+from pykvpool.fabric.verbs import Access, Piece, ProtectionDomain
 from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer
 from pykvpool.memory.cuda import GpuMemory
 from pykvpool.memory.device import DevicePiece
@@ -71,15 +71,15 @@ class LocalMemory:
             domain = device.context.protection_domain()
             self._domains[device] = domain
             try:
-                self.lkey(self.arena, device, self.staging.scratch_address)
+                self.arena.regions(device, domain)
             except BaseException:
                 self.detach(device)
                 raise
         return domain
 
-    def lkey(self, registration: Registration, device: Device, address: int) -> int:
-        """The key of `address` on an attached device. Raises `PoolError`: refused."""
-        return registration.lkey(device, self._domains[device], address)
+    def piece(self, registration: Registration, device: Device, address: int, length: int) -> Piece:
+        """Registered memory as requests to an attached device name it. Raises `PoolError`: refused there."""
+        return registration.piece(device, self._domains[device], address, length)
 
     def find(self, address: int, length: int) -> Registration | None:
         """The registration of the user's buffer that holds these bytes, if one does."""
@@ -103,8 +103,8 @@ class LocalMemory:
         `give_back`."""
         registration = Registration(address, length, self._chunk(length), access)
         try:
-            for device in self._domains:
-                self.lkey(registration, device, address)
+            for device, domain in self._domains.items():
+                registration.regions(device, domain)
         except PoolError as error:
             registration.retire()
             if not self._complained:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pykvpool.errors import PoolError, TransferFailed, invariant
 from pykvpool.fabric.rdma.rails import Device
-from pykvpool.fabric.verbs import Access, Limits, MemoryRegion, ProtectionDomain, VerbsError
+from pykvpool.fabric.verbs import Access, Limits, MemoryRegion, Piece, ProtectionDomain, VerbsError
 
 #: Largest chunk, whatever a device says it takes: drivers promise 2^64, and the kernel pins no more than there is.
 MAX_CHUNK_BYTES = 1 << 40
@@ -85,13 +85,21 @@ class Registration:
         offset = address - self.address
         return min(self._chunk - offset % self._chunk, self.size_bytes - offset)
 
-    def lkey(self, device: Device, domain: ProtectionDomain, address: int) -> int:
-        """The key of `address` on a device; registers there if that is the first use. Raises `PoolError`."""
+    def piece(self, device: Device, domain: ProtectionDomain, address: int, length: int) -> Piece:
+        """The `length` bytes at `address`, which are within one chunk, as requests to that device name them; registers
+        there if that is the first use. Raises `PoolError`."""
+        regions = self.regions(device, domain)
+        chunk, offset = divmod(address - self.address, self._chunk)
+        # A region may have addresses of its own: those of a dma-buf need not be the memory's.
+        return Piece(regions[chunk].address + offset, length, regions[chunk].lkey)
+
+    def regions(self, device: Device, domain: ProtectionDomain) -> list[MemoryRegion]:
+        """One for each chunk, as `piece`."""
         regions = self._regions.get(device)
         if regions is None:
             invariant(not self._retired or self._users, "retired memory is registered for its users alone")
             regions = self._regions[device] = self._register(device, domain)
-        return regions[(address - self.address) // self._chunk].lkey
+        return regions
 
     def _register(self, device: Device, domain: ProtectionDomain) -> list[MemoryRegion]:
         """Raises `PoolError`."""
