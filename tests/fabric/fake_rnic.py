@@ -75,6 +75,7 @@ class FakeDevice:
         self.gids = default_gids(len(network.devices))
         self.up = True
         self.gone = False
+        self.vanished = False
         #: What was asked of the device, and how often.
         self.calls: Counter[str] = Counter()
         self.contexts: list[FakeContext] = []
@@ -134,9 +135,10 @@ class FakeDevice:
         self.up = up
         self.tell(EventKind.PORT_ACTIVE if up else EventKind.PORT_DOWN)
 
-    def drop(self) -> None:
-        """The device is gone: an event, every queue pair broken, and every later call fails."""
-        self.gone = True
+    def drop(self, *, vanished: bool = False) -> None:
+        """The device is gone: an event, every queue pair broken, and every later call fails. `vanished`: the kernel has
+        destroyed all that was on it, so that even closing it fails."""
+        self.gone, self.vanished = True, vanished
         for pair in list(self.pairs.values()):
             pair.break_down()
         self.tell(EventKind.DEVICE_FATAL)
@@ -166,6 +168,11 @@ class FakeDevice:
     def must_be_here(self, operation: str) -> None:
         if self.gone:
             raise VerbsError(operation, self.name, errno.EIO, os.strerror(errno.EIO))
+
+    def closed(self, what: str) -> None:
+        """One of its objects is not there any more."""
+        if self.vanished:
+            raise VerbsError(what, self.name, errno.EIO, os.strerror(errno.EIO))
 
     def refuse_registration(self, address: int, length: int) -> None:
         number = 0

@@ -126,6 +126,7 @@ class FakeContext(Handle):
         self.rnic.called("close context")
         self.rnic.contexts.remove(self)
         os.close(self.event_fd)
+        self.rnic.closed("close context")
 
 
 class FakeDomain(Handle):
@@ -162,6 +163,7 @@ class FakeDomain(Handle):
 
     def _destroy(self) -> None:
         self.rnic.called("close domain")
+        self.rnic.closed("close domain")
 
 
 class FakeRegion(Handle):
@@ -184,6 +186,7 @@ class FakeRegion(Handle):
     def _destroy(self) -> None:
         self.rnic.called("close region")
         del self.rnic.regions[self.rkey]
+        self.rnic.closed("close region")
 
 
 class FakeCompletions(Handle):
@@ -236,6 +239,7 @@ class FakeCompletions(Handle):
     def _destroy(self) -> None:
         self.rnic.called("close completion queue")
         os.close(self.fd)
+        self.rnic.closed("close completion queue")
 
 
 class FakeQueuePair(Handle):
@@ -342,3 +346,4 @@ class FakeQueuePair(Handle):
         self.queue.clear()
         self.completions.forget(self)
         del self.rnic.pairs[self.number]
+        self.rnic.closed("close queue pair")

@@ -380,7 +380,6 @@ async def test_a_confirmation_that_fails_again_and_again_ends_its_write(status: 
     """The write itself is never refused, so nobody would be to blame for lanes that break until the deadline."""
     async with stage(near=("near0",), far=("far0",)) as here:
         link = await here.connected()
-        (lane,) = link._lanes
         posts = []
 
         def refused(lane: Lane) -> None:

@@ -19,7 +19,7 @@ from pykvpool.memory.segment import MemorySegment
 from pykvpool.runtime import real_runtime
 from tests.fabric.bench import jump
 from tests.fabric.fake_verbs import FakeVerbs
-from tests.fabric.rdma_stage import turns, MIB, stage, until
+from tests.fabric.rdma_stage import MIB, stage, turns, until
 
 V1, V2 = GidType.ROCE_V1, GidType.ROCE_V2
 

@@ -76,6 +76,8 @@ class RdmaClient:
         self._ending: list[Link] = []
         #: One connects at a time per owner; the others use what it got.
         self._connecting: dict[str, asyncio.Lock] = {}
+        #: Dead devices that could not be closed yet; values mean nothing.
+        self._unburied: dict[Device, None] = {}
         self._closed: Closed | None = None
         self._under_way = UnderWay()
 
@@ -126,7 +128,10 @@ class RdmaClient:
             await session.close(self._closed)
         self._connector.close()
         for device in self._memory.attached:
-            self._memory.detach(device)
+            try:
+                self._memory.detach(device)
+            except VerbsError as error:
+                log.warning("rdma: memory stays registered with %s until this process ends: %s", device.name, error)
         self._memory.close()
         self._rails.close_all()
 
@@ -154,6 +159,8 @@ class RdmaClient:
                     await run_all([self._move(key, calls[key], items, sums) for key, items in groups.items()])
         except TimeoutError:
             late = self._closed or late
+        for device in list(self._unburied):
+            self._bury(device)
         for item in (item for items in groups.values() for item in items):
             outcomes[item.index] = self._outcome(item, sums, late)
         return [outcome or Outcome(error=late, scheme=SCHEME) for outcome in outcomes]
@@ -252,13 +259,16 @@ class RdmaClient:
             asyncio.get_running_loop().call_soon(self._bury, rail.device)
 
     def _bury(self, device: Device) -> None:
-        """Close a dead device. Where a lane is still in the making there, that is left to `close`."""
+        """Close a dead device. Where something of a transfer or a lane in the making is on it still, later."""
+        self._unburied[device] = None
         try:
             self._connector.drop(device)
             self._memory.detach(device)
             self._rails.close(device)
         except VerbsError as error:
             log.debug("rdma: %s is closed later: %s", device.name, error)
+        else:
+            del self._unburied[device]
 
 
 def _fail(items: Sequence[Item], error: PoolError) -> None:

@@ -122,11 +122,14 @@ class Connector:
         self._runtime = runtime
         self._on_broken = on_broken
         self._queues: dict[Device, list[Completions]] = {}
+        #: Lanes that nobody wants and that could not be closed; values mean nothing.
+        self._left: dict[Lane, None] = {}
         #: (endpoint, our rail, the owner's rail) -> the pair of addresses that worked last.
         self._worked: dict[tuple[str, str, str], GidPair] = {}
 
     async def connect(self, route: Route, session: Session, generation: Generation) -> Lane:
         """A lane that has proved itself. Raises `Unavailable` with all that was tried, or what is final."""
+        self._clear_away()
         reasons = []
         for remote in route.remotes:
             for pair in self._candidates(route.rail, remote, session.endpoint):
@@ -152,17 +155,35 @@ class Connector:
         tried = "; ".join(reasons) or "no address of theirs fits one of ours"
         raise Unavailable(f"{route.rail.name} reaches no rdma port of {session.endpoint} ({tried})")
 
+    def discard(self, lane: Lane) -> None:
+        """Close a lane on which nothing is under way. Where its device refuses, it is tried again later."""
+        try:
+            lane.close()
+        except VerbsError as error:
+            log.warning("rdma: %s stays for now: %s", lane, error)
+            self._left[lane] = None
+
     def drop(self, device: Device) -> None:
         """Close what lanes needed on a device. Raises `VerbsError` where one is left there."""
+        self._clear_away()
         queues = self._queues.get(device, [])
         while queues:
             queues[-1].close()
             queues.pop()
         self._queues.pop(device, None)
 
+    def _clear_away(self) -> None:
+        left, self._left = self._left, {}
+        for lane in left:
+            self.discard(lane)
+
     def close(self) -> None:
+        """As `drop`, for every device; what is left stays until the process ends, which is logged."""
         for device in list(self._queues):
-            self.drop(device)
+            try:
+                self.drop(device)
+            except VerbsError as error:
+                log.warning("rdma: completions of %s stay: %s", device.name, error)
 
     def _candidates(self, rail: Rail, remote: RemoteRail, endpoint: str) -> list[GidPair]:
         found = pairs(rail.gids, remote.gids)
@@ -197,7 +218,7 @@ class Connector:
             queue_pair.to_ready_to_send(psn, path, RETRIES)
             await _prove(lane)
         except BaseException:
-            lane.close()
+            self.discard(lane)
             if lane.handle >= 0:
                 session.forget(lane.handle)
             raise

@@ -151,9 +151,7 @@ class Lane:
         """Take a slice; `post` sends it. The lane has room. Raises `PoolError` where its memory is refused here."""
         device, memory = self.rail.device, self._memory
         parts = slice_.parts if slice_.slot is None else _parts_of(slice_.slot, slice_.length, memory.arena)
-        pieces = tuple(
-            [memory.piece(part.registration, device, part.address, part.length) for part in parts]
-        )
+        pieces = tuple([memory.piece(part.registration, device, part.address, part.length) for part in parts])
         if slice_.item.is_write:
             self._unconfirmed[slice_.offset // self._remote.chunk_bytes] = slice_.offset
         self._append(slice_.item.is_write, pieces, slice_.offset, Posted(self._next(), slice_))
@@ -264,8 +262,10 @@ class Lane:
         return self._posted[0].slice or next(iter(self._acknowledged), None)
 
     def close(self) -> list[Slice]:
-        """Destroy the queue pair: when this returns no card touches local memory through it. What was under way."""
-        invariant(not self.closed, "a lane is closed once")
+        """Destroy the queue pair: when this returns no card touches local memory through it. What was under way.
+
+        Raises `VerbsError` where the device refuses: nothing is known then, and nothing new is taken; to be repeated.
+        """
         self.closed = True
         slices = self.under_way
         self.rail.device.let_go(self._pair.close)

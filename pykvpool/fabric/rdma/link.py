@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from pykvpool.errors import PoolError, SegmentGone, TransferFailed, Unavailable
 from pykvpool.fabric.rdma.connecting import Connector, Ends, Route, plan, remote_rails
@@ -31,7 +32,7 @@ from pykvpool.fabric.rdma.session import Session
 from pykvpool.fabric.rdma.slices import Call, Item, Shape, Slice, cut
 from pykvpool.fabric.rdma.traffic import Traffic
 from pykvpool.fabric.tasks import run_all
-from pykvpool.fabric.verbs import Completion, Status
+from pykvpool.fabric.verbs import Completion, Status, VerbsError
 from pykvpool.model.ids import Generation
 from pykvpool.runtime import drain
 
@@ -55,6 +56,8 @@ _REFUSALS = frozenset(
 #: What is under way for a call that was given up may end by itself for so long, before its lanes are destroyed: they
 #: carry other calls too, and a window's worth of bytes takes milliseconds.
 GRACE_S = 0.2
+#: A queue pair that could not be destroyed is tried again so often.
+DESTROY_AGAIN_S = 0.1
 #: Missing lanes are tried again after this time, when there is something to move.
 MEND_PAUSE_S = 5.0
 #: With none missing, rails that have come (back) are looked for so often: it takes a round trip to the owner.
@@ -85,6 +88,8 @@ class Link:
         self._lanes: dict[Lane, Ends] = {}
         #: Lanes to have.
         self._wanted = 0
+        #: Lanes that have broken and cannot be destroyed, with when that is tried again.
+        self._stuck: dict[Lane, asyncio.TimerHandle] = {}
         #: Tasks that ask for the owner's word; values mean nothing.
         self._asking: dict[asyncio.Task[None], None] = {}
         self._mending: asyncio.Task[None] | None = None
@@ -113,7 +118,7 @@ class Link:
     @property
     def busy(self) -> bool:
         """Something goes on in the background."""
-        return bool(self._asking) or self._mending is not None
+        return bool(self._asking or self._stuck) or self._mending is not None
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -224,8 +229,12 @@ class Link:
     def _break(self, lane: Lane, error: PoolError, *, gone: bool = False, again: bool = True) -> None:
         """A lane is no more. `gone`: its other end is known to be destroyed. `again`: what was under way may be tried
         again."""
-        del self._lanes[lane]
-        slices = lane.close()
+        self._lanes.pop(lane, None)
+        try:
+            slices = lane.close()
+        except VerbsError as refused:
+            self._wait_for(lane, refused, lambda: self._break(lane, error, gone=gone, again=again))
+            return
         for slice_ in slices:
             self._traffic.let_go(slice_)
         if not gone:
@@ -239,6 +248,18 @@ class Link:
                 self._session.forget(lane.handle)
         for slice_ in reversed(slices):
             self._once_more(slice_, error, again=again)
+
+    def _wait_for(self, lane: Lane, refused: VerbsError, then: Callable[[], None]) -> None:
+        """A queue pair cannot be destroyed: what it may touch is under way until it can."""
+        if lane not in self._stuck:
+            log.error("%s cannot be destroyed, so memory is not given back that it may touch: %s", lane, refused)
+
+        def try_again() -> None:
+            del self._stuck[lane]
+            then()
+            self._go_on()
+
+        self._stuck[lane] = self._loop.call_later(DESTROY_AGAIN_S, try_again)
 
     def _once_more(self, slice_: Slice, error: PoolError, *, again: bool) -> None:
         """A slice whose lane broke: in the queue again, or over."""
@@ -309,6 +330,11 @@ class Link:
         for task in [*self._asking, *([self._mending] if self._mending is not None else [])]:
             task.cancel()
             await drain(task)
+        # Nothing is under way on these. They need not be waited for as long as a transfer would.
+        for lane, timer in self._stuck.items():
+            timer.cancel()
+            self._connector.discard(lane)
+        self._stuck.clear()
 
     # -- mending -------------------------------------------------------------------------------------------------
 
@@ -385,7 +411,7 @@ class Link:
         if refusal is None and not lane.rail.active:
             refusal = Unavailable(f"{lane.rail.name}: {lane.rail.idle_reason}")
         if refusal is not None:
-            lane.close()
+            self._connector.discard(lane)
             self._session.forget(lane.handle)
             return refusal
         self._lanes[lane] = route.ends

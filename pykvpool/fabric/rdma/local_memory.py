@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pykvpool.errors import GpuFailed, PoolError
 from pykvpool.fabric.rdma.gpu_memory import GpuRegistrations
 from pykvpool.fabric.rdma.rails import Device
-from pykvpool.fabric.rdma.registration import Registration, chunk_bytes
+from pykvpool.fabric.rdma.registration import Leaving, Registration, chunk_bytes, forget_all
 from pykvpool.fabric.rdma.staging import ARENA_BYTES, Staging
 from pykvpool.fabric.verbs import Access, Piece, ProtectionDomain
 from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer
@@ -45,6 +45,7 @@ class LocalMemory:
         self._kept: dict[int, Registration] = {}
         #: Borrowings of calls under way, which a device must let go of before it is closed. Values mean nothing.
         self._borrowed: dict[Registration, None] = {}
+        self._leaving = Leaving()
         #: A refusal was logged: it would be for every call.
         self._complained = False
         if buffers is not None:
@@ -106,7 +107,7 @@ class LocalMemory:
             for device, domain in self._domains.items():
                 registration.regions(device, domain)
         except PoolError as error:
-            registration.retire()
+            self._leaving.retire(registration)
             if not self._complained:
                 self._complained = True
                 log.warning("rdma: %s; such memory is copied through staging buffers from now on", error)
@@ -118,12 +119,11 @@ class LocalMemory:
         """A call is over, and with it every transfer that used these."""
         for registration in borrowed:
             del self._borrowed[registration]
-            registration.retire()
+            self._leaving.retire(registration)
 
     def detach(self, device: Device) -> None:
         """The device is about to be closed. Raises `VerbsError` where a queue pair of ours is left on it."""
-        for registration in (*self._kept.values(), *self._borrowed, self.arena):
-            registration.forget(device)
+        forget_all((*self._kept.values(), *self._borrowed, *self._leaving, self.arena), device)
         if self.gpu is not None:
             self.gpu.detach(device)
         domain = self._domains.get(device)
@@ -143,7 +143,7 @@ class LocalMemory:
     def _on_unregister(self, buffer: RegisteredBuffer) -> None:
         kept = self._kept.pop(buffer.address, None)
         if kept is not None:
-            kept.retire()
+            self._leaving.retire(kept)
 
     def _chunk(self, size_bytes: int) -> int:
         """Any device may come to use it, but only what fits none of the present ones is worth several keys."""

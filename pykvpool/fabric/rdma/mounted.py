@@ -77,9 +77,15 @@ class RegisteredMount:
             del self._devices[device]
 
     def close(self) -> None:
-        """From every device, as `forget`."""
+        """From every device, as `forget`; raises when nothing else can be let go of."""
+        refused: VerbsError | None = None
         for device in list(self._devices):
-            self.forget(device)
+            try:
+                self.forget(device)
+            except VerbsError as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def _register(self, device: Device) -> OnDevice:
         try:

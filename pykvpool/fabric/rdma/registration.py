@@ -8,14 +8,17 @@ with keys of its own. The usual refusal is the limit on locked memory, so that i
 from __future__ import annotations
 
 import errno
+import logging
 import mmap
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pykvpool.errors import PoolError, TransferFailed, invariant
 from pykvpool.fabric.rdma.rails import Device
 from pykvpool.fabric.verbs import Access, Limits, MemoryRegion, Piece, ProtectionDomain, VerbsError
+
+log = logging.getLogger("pykvpool.fabric.rdma")
 
 #: Largest chunk, whatever a device says it takes: drivers promise 2^64, and the kernel pins no more than there is.
 MAX_CHUNK_BYTES = 1 << 40
@@ -117,15 +120,54 @@ class Registration:
         self._retired = True
         self._close_if_over()
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether any device knows it."""
+        return bool(self._regions)
+
     def forget(self, device: Device) -> None:
-        """The device is about to be closed: let go of it there."""
-        for region in self._regions.pop(device, []):
-            device.let_go(region.close)
+        """The device is about to be closed: let go of it there. Raises `VerbsError` where it refuses."""
+        regions = self._regions.get(device, [])
+        while regions:
+            device.let_go(regions[-1].close)
+            regions.pop()
+        self._regions.pop(device, None)
 
     def _close_if_over(self) -> None:
         if self._retired and not self._users:
             for device in list(self._regions):
-                self.forget(device)
+                try:
+                    self.forget(device)
+                except VerbsError as error:  # its bytes have been moved all the same
+                    log.warning("rdma: memory stays registered for now: %s", error)
+
+
+def forget_all(registrations: Iterable[Registration], device: Device) -> None:
+    """Let go of all that can be let go of. Raises the last `VerbsError`."""
+    refused: VerbsError | None = None
+    for registration in registrations:
+        try:
+            registration.forget(device)
+        except VerbsError as error:
+            refused = error
+    if refused is not None:
+        raise refused
+
+
+class Leaving:
+    """Registrations that are not wanted any more and that a device still has: somebody uses them, or it refused."""
+
+    def __init__(self) -> None:
+        #: Values mean nothing.
+        self._those: dict[Registration, None] = {}
+
+    def retire(self, registration: Registration) -> None:
+        """No new users; it goes with its last one."""
+        registration.retire()
+        self._those = {each: None for each in [*self._those, registration] if each.is_registered}
+
+    def __iter__(self) -> Iterator[Registration]:
+        return iter(self._those)
 
 
 def _may_lock_any() -> bool:
