@@ -54,6 +54,8 @@ class FakeVerbs:
     version = "1"
 
     def __init__(self, *names: str) -> None:
+        #: A test of the limit on locked memory says that it counts here.
+        self.pins_memory = False
         self.network = Network()
         self._devices = {name: FakeDevice(name, self.network) for name in names or ("fake0", "fake1")}
 

@@ -23,6 +23,7 @@ from pykvpool.fabric.rdma.rails import Device, Rail, Rails, require_verbs
 from pykvpool.fabric.rdma.session import Session
 from pykvpool.fabric.rdma.settings import COST, SCHEME, RdmaSettings
 from pykvpool.fabric.rdma.slices import Call, Item
+from pykvpool.fabric.rdma.staging import ARENA_BYTES
 from pykvpool.fabric.tasks import UnderWay, run_all
 from pykvpool.fabric.verbs import VerbsError
 from pykvpool.memory.buffers import BufferRegistry
@@ -68,7 +69,7 @@ class RdmaClient:
         self._identity = Identity(peer, cluster, token.encode() if token else None)
         self._runtime = runtime
         self._rails = Rails(require_verbs(self._settings), self._settings, self._on_rail_lost)
-        self._memory = LocalMemory(buffers, gpu)
+        self._memory = LocalMemory(buffers, gpu, self._rails.locked)
         self._connector = Connector(self._memory, runtime, self._rails.lose)
         self._sessions: dict[str, Session] = {}
         self._links: dict[Key, Link] = {}
@@ -80,6 +81,7 @@ class RdmaClient:
         self._unburied: dict[Device, None] = {}
         self._closed: Closed | None = None
         self._under_way = UnderWay()
+        self._check_locked()
 
     def reaches(self, segment: SegmentDescriptor) -> str | None:
         return endpoint_of(segment.endpoints, SCHEME)
@@ -247,6 +249,15 @@ class RdmaClient:
             session = await Session.connect(endpoint, self._identity, self._runtime)
             self._sessions[endpoint] = session
         return session
+
+    def _check_locked(self) -> None:
+        """Say so now if not even the slots can be registered."""
+        devices = len(self._settings.devices) or len(require_verbs(self._settings).devices())
+        shortage = self._rails.locked().shortage(ARENA_BYTES * devices)
+        if shortage:
+            log.warning(
+                "rdma: this client registers %d bytes with each of %d devices: %s", ARENA_BYTES, devices, shortage
+            )
 
     def _check_open(self) -> None:
         if self._closed is not None:

@@ -21,6 +21,7 @@ from pykvpool.fabric.rdma.settings import RdmaSettings
 from pykvpool.fabric.verbs import DeviceContext, EventKind, Gid, LinkLayer, Port, PortState, Verbs, VerbsError
 from pykvpool.fabric.verbs.lifetime import GONE
 from pykvpool.fabric.verbs.load import load
+from pykvpool.memory.locked import LockedMemory, locked_memory
 
 log = logging.getLogger("pykvpool.fabric.rdma")
 
@@ -175,6 +176,10 @@ class Rails:
             reasons = "; ".join(f"{rail.name}: {rail.idle_reason}" for rail in self._rails) or "no device can be opened"
             raise Unavailable(f"rdma: no port of this host can move data ({reasons})")
         return active
+
+    def locked(self) -> LockedMemory:
+        """What may be registered, as far as the limit on locked memory goes."""
+        return locked_memory() if self._verbs.pins_memory else LockedMemory(None, 0)
 
     def close(self, device: Device) -> None:
         """Close a device on which nothing is left. Raises `VerbsError` where something is."""

@@ -10,21 +10,17 @@ from __future__ import annotations
 import errno
 import logging
 import mmap
-import resource
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from pykvpool.errors import PoolError, TransferFailed, invariant
 from pykvpool.fabric.rdma.rails import Device
 from pykvpool.fabric.verbs import Access, Limits, MemoryRegion, Piece, ProtectionDomain, VerbsError
+from pykvpool.memory.locked import locked_memory
 
 log = logging.getLogger("pykvpool.fabric.rdma")
 
 #: Largest chunk, whatever a device says it takes: drivers promise 2^64, and the kernel pins no more than there is.
 MAX_CHUNK_BYTES = 1 << 40
-#: Bit of CAP_IPC_LOCK in /proc/self/status: whoever has it may lock any amount.
-_CAP_IPC_LOCK = 14
-_FIX = "raise it: 'ulimit -l unlimited', LimitMEMLOCK=infinity for a systemd unit, --ulimit memlock=-1 for a container"
 
 
 def chunk_bytes(limits: Iterable[Limits]) -> int:
@@ -35,14 +31,11 @@ def chunk_bytes(limits: Iterable[Limits]) -> int:
 
 def explain(error: VerbsError, size_bytes: int) -> PoolError:
     """A refused registration, as an error of ours that says what to do."""
-    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    hint = ""
-    if error.errno in (errno.ENOMEM, errno.EAGAIN) and limit != resource.RLIM_INFINITY and not _may_lock_any():
-        hint = f": the limit on locked memory is {limit} bytes: {_FIX}"
-    elif error.errno == errno.ENOMEM:
-        hint = ": the device has no room for more registrations, or the host no memory to pin"
+    hint = locked_memory().shortage(size_bytes) if error.errno in (errno.ENOMEM, errno.EAGAIN) else ""
+    if not hint and error.errno == errno.ENOMEM:
+        hint = "the device has no room for more registrations, or the host no memory to pin"
     return TransferFailed(
-        f"{error.device} refuses to register {size_bytes} bytes ({error.message}){hint}",
+        f"{error.device} refuses to register {size_bytes} bytes ({error.message}){f': {hint}' if hint else ''}",
         device=error.device,
         size_bytes=size_bytes,
     )
@@ -108,6 +101,9 @@ class Registration:
         """Raises `PoolError`."""
         return register_chunks(domain, self.address, self.size_bytes, self._chunk, self._access)
 
+    def is_registered_with(self, device: Device) -> bool:
+        return device in self._regions
+
     def use(self) -> None:
         self._users += 1
 
@@ -168,12 +164,3 @@ class Leaving:
 
     def __iter__(self) -> Iterator[Registration]:
         return iter(self._those)
-
-
-def _may_lock_any() -> bool:
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return False
-    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
-    return bool(int(effective, 16) >> _CAP_IPC_LOCK & 1)

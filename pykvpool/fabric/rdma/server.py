@@ -38,6 +38,7 @@ from pykvpool.fabric.tcp_listen import Acceptor, advertised, open_listener
 from pykvpool.fabric.tcp_parting import part
 from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket, tune
 from pykvpool.fabric.verbs import CompletionQueue, VerbsError
+from pykvpool.memory.locked import LockedMemory
 from pykvpool.model.ids import Generation
 from pykvpool.runtime import Runtime, drain
 
@@ -122,12 +123,14 @@ class RdmaServer:
         self._acceptor = Acceptor(sock, loop, self._on_connection)
 
     def export(self, memory: Exported) -> str:
-        """Register a mount with every device; takes time with its size. Raises `ConfigError` where that is refused."""
+        """Register a mount with every device; takes time with its size. Raises `ConfigError` where that is refused, or
+        would be for want of memory that may be locked."""
         endpoint = self.endpoint
         self._clear_away()
         devices = list(dict.fromkeys(rail.device for rail in self._rails.active))
         if not devices:
             raise ConfigError("no rdma port of this host is up")
+        _check_locked(self._rails.locked(), memory.size_bytes, len(devices))
         mount = RegisteredMount(memory, devices)
         self._table.add(memory)
         self._mounts[memory.generation] = mount
@@ -334,3 +337,13 @@ class RdmaServer:
         if len(self._lines) > MAX_LINES:
             return Overloaded(f"{MAX_LINES} rdma lines are open")
         return self.admit(peer)
+
+
+def _check_locked(locked: LockedMemory, size_bytes: int, devices: int) -> None:
+    """Before any registration is refused. Raises `ConfigError`."""
+    shortage = locked.shortage(size_bytes)
+    if shortage:
+        raise ConfigError(f"rdma: {size_bytes} bytes cannot be registered: {shortage}")
+    shortage = locked.shortage(size_bytes * devices)
+    if shortage:
+        log.warning("rdma: not every one of %d devices will serve %d bytes: %s", devices, size_bytes, shortage)

@@ -282,6 +282,7 @@ class _Context(Handle):
 
 class _Binding:
     name = "ibverbs"
+    pins_memory = True
     version = str(ib.__version__)
 
     def devices(self) -> list[DeviceName]:

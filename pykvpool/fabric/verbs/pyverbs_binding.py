@@ -307,6 +307,7 @@ def _gid(entry: Any) -> Gid:
 
 class _Binding:
     name = "pyverbs"
+    pins_memory = True
 
     def __init__(self) -> None:
         self.version = _version()
