@@ -14,6 +14,7 @@ from pykvpool.fabric.addresses import HostPort
 from pykvpool.fabric.base import Peer
 from pykvpool.fabric.handshake import NONCE_BYTES, ClientHandshake
 from pykvpool.fabric.rdma import wire
+from pykvpool.fabric.rdma.owner_session import OwnerSession
 from pykvpool.fabric.rdma.server import RdmaServer
 from pykvpool.fabric.rdma.settings import RdmaSettings
 from pykvpool.model.ids import Generation
@@ -68,7 +69,7 @@ async def test_p12_a_queue_pair_that_cannot_be_is_refused(changes: dict[str, obj
         values = {name: getattr(CONNECT, name) for name in CONNECT.__struct_fields__} | changes
         values["generation"] = here.memory.generation
         await talk(here, HELLO + wire.encode(wire.Connect(**values)))
-        assert not here.far[0].pairs
+        assert not here.far[0].calls["queue_pair"], "no card was asked"
         assert (await here.write(0, b"fine")).error is None
 
 
@@ -159,6 +160,24 @@ async def test_an_owner_that_does_not_answer_is_unavailable_in_bounded_time(monk
         silent.close()
         for writer in strangers:
             writer.close()
+
+
+async def test_an_owner_that_greets_and_says_no_more_is_unavailable_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pykvpool.fabric.rdma.session.ANSWER_S", 0.05)
+    async with stage(near=("near0",), far=("far0",)) as here:
+
+        async def silent(self: OwnerSession) -> None:
+            while True:
+                await self._line.hear()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(OwnerSession, "serve", silent)
+            async with asyncio.timeout(10):
+                outcome = await here.write(0, b"x")
+        assert isinstance(outcome.error, Unavailable)
+        assert "no answer within 0.05 s" in outcome.error.message
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("right", "wrong"), (None, "right"), ("right", None)])

@@ -17,6 +17,7 @@ from pykvpool.fabric.rdma.staging import LARGE_SLOT_BYTES, LARGE_SLOTS, SMALL_SL
 from pykvpool.fabric.verbs import VerbsError
 from pykvpool.memory import locked
 from pykvpool.model.ids import PutId
+from tests.fabric.bench import jump
 from tests.fabric.fake_verbs import FakeVerbs
 from tests.fabric.rdma_stage import MIB, TIMEOUT_S, stage, turns, until
 
@@ -114,6 +115,37 @@ async def test_an_owners_card_that_refuses_a_mount_is_left_out_and_if_all_do_the
         with pytest.raises(ConfigError, match="far0 refuses to register 1048576 bytes"):
             here.mount(MIB)
         assert all(len(card.regions) <= 2 for card in here.far), "nothing of the mount stays registered"
+
+
+async def test_a_card_that_refused_a_mount_is_asked_again_later() -> None:
+    """It came back while its tables, or what may be locked, were used up by others."""
+    async with stage(near=("near0",), far=("far0",)) as here:
+        link = await here.connected()
+        here.far[0].drop()
+        await until(lambda: not here.far[0].contexts)
+        await until(lambda: not link.lanes)
+        here.far[0].gone = False
+        here.far[0].refuse_next_registration(errno.ENOMEM)
+        outcome = await here.write(0, b"too early")
+        assert isinstance(outcome.error, Unavailable)
+        jump(60)
+        assert (await here.write(0, b"in time")).error is None
+
+
+async def test_a_registration_that_is_refused_half_way_leaves_nothing_behind() -> None:
+    def small(verbs: FakeVerbs) -> None:
+        verbs["near0"].set_limits(max_mr_size_bytes=MIB)
+
+    async with stage(near=("near0",), far=("far0",), prepare=small) as here:
+        await here.connected()
+        card = here.near[0]
+        before = set(card.regions)
+        for number in (0, 0, errno.ENOMEM):
+            card.refuse_next_registration(number)
+        data = random.Random(12).randbytes(4 * MIB)
+        assert (await here.write(0, data)).error is None
+        assert here.memory.view[: len(data)] == data
+        assert set(card.regions) == before
 
 
 @pytest.mark.parametrize("limits", [{"max_mr_size_bytes": MIB}, {"max_mr_size_bytes": 5 * 4096}, {"max_sge": 1}])

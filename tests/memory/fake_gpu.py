@@ -243,6 +243,7 @@ class FakeGpu:
         self._in_context("wait", event)
         self.waited.set()
         assert self.may_finish.wait(20)
+        self._break("wait, half way")
         self._run_until(self.events[event])
 
     def stream_wait(self, stream: int, event: int) -> None:
