@@ -278,6 +278,18 @@ async def test_a_device_that_goes_takes_its_registrations_and_obstacles_with_it(
     assert bench.obstacle(piece) is None
 
 
+async def test_a_device_that_goes_takes_what_was_taken_back_and_is_still_moved(make) -> None:
+    bench = make()
+    held = bench.memory.register(bench.gpu.tensor(bytes(100)).piece)
+    bench.obstacle(held.piece)
+    registration = bench.kept.find(held.piece)
+    registration.use()
+    bench.memory.unregister(held)
+    bench.kept.detach(bench.cards[0])
+    assert not bench.domain.open
+    registration.done()
+
+
 async def test_closing_hears_no_more(make) -> None:
     bench = make()
     held = bench.memory.register(bench.gpu.tensor(bytes(100)).piece)

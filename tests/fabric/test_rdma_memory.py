@@ -58,6 +58,24 @@ async def test_p2_a_buffer_that_is_taken_back_mid_transfer_stays_registered_unti
         assert here.memory.view[:MIB] == buffer
 
 
+async def test_a_dead_device_is_closed_although_memory_that_was_taken_back_is_moved_by_another() -> None:
+    async with stage() as here:
+        link = await here.connected()
+        buffer = bytearray(random.Random(13).randbytes(8 * MIB))
+        registered = here.buffers.register(buffer)
+        here.hold()
+        writing = asyncio.ensure_future(here.write(0, buffer))
+        await until(lambda: all(card.under_way for card in here.near))
+        here.buffers.unregister(registered)
+        here.near[0].drop()
+        await until(lambda: link.lanes == 1)
+        await until(lambda: not here.near[0].contexts)
+        assert not writing.done()
+        here.release()
+        assert (await writing).error is None
+        assert here.memory.view[: len(buffer)] == buffer
+
+
 async def test_other_memory_is_registered_for_its_call_alone_where_it_is_large_and_not_at_all_where_it_is_small() -> (
     None
 ):

@@ -255,6 +255,14 @@ MUTATIONS = (
         new="            self.queue.take_event()\n",
         checks=_FAULTS,
     ),
+    Mutation(
+        name="rdma-memory-that-was-taken-back-holds-up-a-dead-device",
+        rule="P3: nothing leaks",
+        file=LOCAL,
+        old="*self._borrowed, *self._leaving, self.arena), device)\n",
+        new="*self._borrowed, self.arena), device)\n",
+        checks=_MEMORY,
+    ),
     # -- chunks and keys -------------------------------------------------------------------------------------------
     Mutation(
         name="rdma-a-slice-crosses-from-one-key-to-the-next",
