@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -178,6 +179,46 @@ async def test_an_owner_that_greets_and_says_no_more_is_unavailable_in_bounded_t
                 outcome = await here.write(0, b"x")
         assert isinstance(outcome.error, Unavailable)
         assert "no answer within 0.05 s" in outcome.error.message
+
+
+async def test_an_impatient_caller_leaves_what_it_began_to_the_next() -> None:
+    """Where connecting takes longer than a call may, no call would ever succeed if each began anew."""
+    for patience in range(1, 40):
+        async with stage(near=("near0",), far=("far0",)) as here:
+            writing = asyncio.ensure_future(here.write(0, b"in a hurry"))
+            await turns(patience)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            assert (await here.write(0, b"no hurry")).error is None
+            assert here.near[0].calls["queue_pair"] == 1
+
+
+async def test_closing_ends_a_connection_in_the_making_that_nobody_waits_for() -> None:
+    for patience in range(1, 40, 3):
+        async with stage(near=("near0",), far=("far0",)) as here:
+            writing = asyncio.ensure_future(here.write(0, b"in a hurry"))
+            await turns(patience)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            await here.client.close()
+
+
+async def test_p12_a_peer_that_asks_and_does_not_listen_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pykvpool.fabric.rdma.line.MAX_UNSENT_BYTES", 100_000)
+    async with stage(near=("near0",), far=("far0",)) as here:
+        monkeypatch.setattr("pykvpool.fabric.rdma.line.MAX_UNSENT", 1 << 30)
+        address = HostPort.parse(here.server.endpoint, "rdma")
+        reader, writer = await asyncio.open_connection(address.host, address.port, limit=1)
+        writer.write(HELLO)
+        ask = wire.encode(wire.Open(1, here.memory.generation)) * 1000
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(20):
+                while not reader.at_eof():
+                    writer.write(ask)
+                    await writer.drain()
+        writer.close()
+        await until(lambda: not here.server._lines)
+        assert (await here.write(0, b"fine")).error is None
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("right", "wrong"), (None, "right"), ("right", None)])

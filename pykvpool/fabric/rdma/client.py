@@ -224,6 +224,7 @@ class RdmaClient:
             self._check_open()
             link = self._links.get(key)
             if link is not None and link.failure is None:
+                await link.open()
                 return link
             self._forget_failed_links()
             self._rails.refresh()

@@ -99,14 +99,12 @@ class Link:
         self._ready: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self) -> None:
-        """Ask for the mount and connect. Raises what the owner says, or `Unavailable` where no lane came about."""
-        self._session.attach(self)
-        self._mend_if_due()
-        try:
+        """Ask for the mount and connect, or wait for what was begun. Raises what the owner says, or `Unavailable` where no
+        lane came about. Cancelled, it leaves that to go on: the next caller may have more patience."""
+        if not self._ready.done():
+            self._session.attach(self)
+            self._mend_if_due()
             await asyncio.shield(self._ready)
-        except asyncio.CancelledError:
-            self.fail(Unavailable("connecting was given up"))
-            raise
         if self.failure is not None:
             raise self.failure
 

@@ -33,6 +33,7 @@ from pykvpool.fabric.verbs.model import (
     MTU_CODES,
     PORT_STATES,
     QUEUE_PAIR_STATES,
+    UNKNOWN_MTU_BYTES,
     Access,
     Completion,
     DeviceName,
@@ -271,7 +272,7 @@ class _Context(Handle):
             state=PORT_STATES[found.state],
             link_layer=_LINK_LAYERS.get(found.link_layer, LinkLayer.UNKNOWN),
             lid=found.lid,
-            active_mtu_bytes=MTU_BYTES[found.active_mtu],
+            active_mtu_bytes=MTU_BYTES.get(found.active_mtu, UNKNOWN_MTU_BYTES),
             max_message_bytes=found.max_msg_sz,
             gids=tuple(_gid(entry) for entry in entries if entry.port_num == number),
         )
