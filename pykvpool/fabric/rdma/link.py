@@ -99,8 +99,8 @@ class Link:
         self._ready: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self) -> None:
-        """Ask for the mount and connect, or wait for what was begun. Raises what the owner says, or `Unavailable` where no
-        lane came about. Cancelled, it leaves that to go on: the next caller may have more patience."""
+        """Ask for the mount and connect, or wait for what was begun. Raises what the owner says, or `Unavailable` where
+        no lane came about. Cancelled, it leaves that to go on: the next caller may have more patience."""
         if not self._ready.done():
             self._session.attach(self)
             self._mend_if_due()
