@@ -102,6 +102,8 @@ class FabricServer(Protocol):
     """The owner's side of one fabric in one process; may export many segments."""
 
     scheme: str
+    #: A peer that names another cluster is refused. The node says which it is before it exports anything.
+    cluster: str
 
     async def start(self) -> None:
         """Listen. Raises `ConfigError` (port taken, bad address) with the flag to use."""

@@ -55,6 +55,8 @@ class InprocServer:
     """Offers mounts to clients of this process."""
 
     scheme = SCHEME
+    #: Asked of nobody: a client of this process has found the node through its master.
+    cluster = ""
 
     def __init__(self, registry: InprocRegistry = PROCESS_REGISTRY) -> None:
         self._registry = registry

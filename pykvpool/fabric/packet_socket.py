@@ -95,6 +95,13 @@ class PacketSocket:
         #: Why this socket is dead; None: it is not.
         self.failure: PoolError | None = None
 
+    async def connect(self, path: str) -> None:
+        """To a socket that listens at `path`. Raises `Unavailable`."""
+        try:
+            await self._loop.sock_connect(self._socket, path)
+        except OSError as error:
+            raise Unavailable(f"nobody listens there ({error.strerror or error})") from error
+
     def send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send one packet now. Raises `Unavailable` when the peer is gone or does not read."""
         if self.failure is not None:

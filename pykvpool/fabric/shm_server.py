@@ -74,7 +74,7 @@ class ShmServer:
         self._runtime = runtime
         self._path = Path(path)
         check_path(self._path, "shm", "--shm-dir")
-        self._cluster = cluster
+        self.cluster = cluster
         self._token = token.encode() if token else None
         self._table = ExportTable()
         self._controls: dict[Generation, _Control] = {}
@@ -179,7 +179,7 @@ class ShmServer:
                 shm_peer.hung_up()
 
     async def _handshake(self, packets: PacketSocket) -> Peer:
-        handshake = ServerHandshake(self._cluster, self._token, new_nonce(self._runtime), self._admit)
+        handshake = ServerHandshake(self.cluster, self._token, new_nonce(self._runtime), self._admit)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 return await welcome_peer(packets, handshake)

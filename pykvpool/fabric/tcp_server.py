@@ -87,7 +87,7 @@ class TcpServer:
         self._runtime = runtime
         self._listen = HostPort.parse(listen)
         self._advertise = advertise
-        self._cluster = cluster
+        self.cluster = cluster
         self._token = token.encode() if token else None
         self._table = ExportTable()
         #: In order of arrival; values mean nothing.
@@ -190,7 +190,7 @@ class TcpServer:
             del self._sessions[session]
 
     async def _handshake(self, session: _Session) -> None:
-        handshake = ServerHandshake(self._cluster, self._token, new_nonce(self._runtime), self._admit)
+        handshake = ServerHandshake(self.cluster, self._token, new_nonce(self._runtime), self._admit)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 session.peer = await welcome_peer(HandshakeStream(session.stream), handshake)

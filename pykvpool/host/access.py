@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pykvpool.client import Client
 from pykvpool.client.link import OnRemoved
-from pykvpool.errors import Closed, PoolError, SessionExpired, Unavailable
+from pykvpool.errors import Closed, DeadlineExceeded, InternalError, PoolError, SessionExpired, Unavailable
 from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
 from pykvpool.fabric.registry import DEFAULT_FABRICS
 from pykvpool.model.keys import Scope
@@ -186,8 +186,8 @@ class PoolLine:
                     connect_timeout_s=access.connect_timeout_s, fabrics=access.fabrics, rdma=access.rdma,
                     runtime=self._runtime,
                 )  # fmt: skip
-            except PoolError as error:
-                self._note(error)
+            except Exception as failure:  # noqa: BLE001 - whatever it is, the next try may go well
+                self._note(explained(failure))
                 await asyncio.sleep(backoff.next_s())
                 continue
             log.info("%s is connected to the pool at %s", access.name, access.where)
@@ -221,8 +221,8 @@ class PoolLine:
                 self._is_down = True
                 self._give_up()
                 return
-            except PoolError as error:
-                self._note(error)
+            except Exception as failure:  # noqa: BLE001 - as above
+                self._note(explained(failure))
                 await asyncio.sleep(backoff.next_s())
             if loop.time() - gone_since > PATIENCE_S:
                 self._is_down = True
@@ -261,6 +261,18 @@ class PoolLine:
         if error.message != self._trouble.message:
             log.warning("%s has no pool at %s: %s", self._access.name, self._access.where, error)
         self._trouble = error
+
+
+def explained(failure: BaseException) -> PoolError:
+    """As an error of the pool: a host may have no descriptors or memory left; anything else that is none is a bug."""
+    if isinstance(failure, PoolError):
+        return failure
+    if isinstance(failure, TimeoutError):
+        return DeadlineExceeded("it was not over within its time")
+    if isinstance(failure, OSError):
+        return Unavailable(f"this host gives no more: {failure.strerror or failure}")
+    log.error("the pool met a bug", exc_info=failure)
+    return InternalError(f"a bug in the pool: {failure!r}")
 
 
 def _is_cancelling() -> bool:

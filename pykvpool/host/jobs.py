@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Protocol
 
 from pykvpool.client import Client, GetResult, PutItem, PutResult
-from pykvpool.errors import KeyConflict, PoolError
+from pykvpool.errors import KeyConflict, NotReady, PoolError
 from pykvpool.host.port import BlockGroup, LoadJob, SaveDone, SaveJob
 from pykvpool.memory.copying import bytes_at
 from pykvpool.memory.device import DevicePiece, Piece
@@ -55,7 +55,8 @@ class Mover(Protocol):
 
     async def save(self, client: Client, job: SaveJob, tally: SaveTally, timeout_s: float) -> None:
         """Put what the pool does not have; say of each block in `tally` what became of it. A group ends at its first
-        block that was dropped: what comes behind it in its chain could not be found without it.
+        block that was dropped, unless somebody else is writing it: what comes behind it in its chain could not be found
+        without it.
 
         Raises where nothing can be said about any block (no master).
         """
@@ -91,13 +92,15 @@ class SaveTally:
             self._reasons[reason] = self._reasons.get(reason, 0) + blocks
 
     def put(self, results: Sequence[PutResult | PoolError]) -> bool:
-        """Count the results of a put; False: one was dropped (`last_reason`)."""
+        """Count the results of a put; False: one will not be there for what comes behind it (`last_reason`). One that
+        somebody else is writing will be: engines that compute one prefix at a time must not lose what differs."""
         good = True
         for result in results:
             if isinstance(result, PoolError):
-                self.last_reason = result.kind if good else self.last_reason
                 self.dropped(result.kind)
-                good = False
+                if not isinstance(result, NotReady):
+                    self.last_reason = result.kind if good else self.last_reason
+                    good = False
             elif result.existed:
                 self.existed()
             else:

@@ -14,9 +14,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
-from pykvpool.errors import Closed, DeadlineExceeded, InternalError, PoolError
+from pykvpool.errors import Closed, DeadlineExceeded, PoolError
 from pykvpool.host import jobs, lookups
-from pykvpool.host.access import PoolLine
+from pykvpool.host.access import PoolLine, explained
 from pykvpool.host.port import Answer, Found, Lapsed, LoadDone, LoadJob, Lookup, PortEvent, Removed, SaveJob
 from pykvpool.model.keys import Scope
 
@@ -217,13 +217,9 @@ class PortWork:
 
 def outcome(task: asyncio.Task[None], what: str) -> PoolError | None:
     """What a task that is done failed with; None also where it was cancelled."""
-    error = None if task.cancelled() else task.exception()
-    if error is None:
+    failure = None if task.cancelled() else task.exception()
+    if failure is None:
         return None
-    if isinstance(error, TimeoutError):
-        error = DeadlineExceeded("it was not over within its time")
-    if not isinstance(error, PoolError):
-        log.error("%s met a bug in the pool", what, exc_info=error)
-        return InternalError(f"a bug in the pool: {error!r}")
+    error = explained(failure)
     log.debug("%s: %s", what, error)
     return error

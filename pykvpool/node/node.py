@@ -158,6 +158,8 @@ class Node:
     async def _mount_fresh(self) -> None:
         """Lend new memory under a new generation."""
         assert self._session is not None, "connected before"
+        for server in self._servers:
+            server.cluster = self._session.cluster  # told none, a node serves the one it has joined
         memory = self._make_memory(self._settings.segment_size_bytes, self._runtime)
         try:
             mount = Mounted(memory, self._servers)

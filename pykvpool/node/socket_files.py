@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import socket
+import stat
 import tempfile
 from pathlib import Path
 
@@ -35,32 +36,55 @@ def engine_path(node: str, directory: str) -> str:
     return str(Path(shm_path(node, directory)).with_suffix(ENGINE_SUFFIX))
 
 
-def engine_sockets(directory: str = "") -> list[str]:
+def engine_sockets() -> list[str]:
     """Where nodes of this host and user may be waiting for engines, in a fixed order; some may be dead."""
-    try:
-        place = Path(directory).absolute() if directory else default_shm_dir()
-        found = sorted(path for path in place.iterdir() if path.suffix == ENGINE_SUFFIX and path.is_socket())
-    except (OSError, ConfigError):
-        return []  # no directory, or one that is not ours: no node of ours is there
+    found: list[Path] = []
+    for place in shm_dirs():
+        with contextlib.suppress(OSError):  # it is not there, or not ours: no node of ours is in it
+            if _is_private(place):
+                found += sorted(path for path in place.iterdir() if path.suffix == ENGINE_SUFFIX and path.is_socket())
     return [str(path) for path in found]
+
+
+def shm_dirs() -> list[Path]:
+    """Where sockets of this user may lie: the runtime directory of a login, and, for who has none (a service, a cron
+    job, who became another user with `su`), a directory beside other users' ones. A process's own is the first; a
+    node's may be another than its engines'."""
+    beside_others = Path(tempfile.gettempdir()) / f"pykvpool-{os.getuid()}"
+    runtime_dir = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime_dir and _is_own(Path(runtime_dir)):
+        return [Path(runtime_dir) / "pykvpool", beside_others]
+    return [beside_others, Path(f"/run/user/{os.getuid()}") / "pykvpool"]
 
 
 def default_shm_dir() -> Path:
     """The user's own runtime directory, or one in the temporary directory that only this user can enter.
 
-    Raises `ConfigError` where somebody else already took that name.
+    Raises `ConfigError` where somebody else already took that name, or nothing can be made there.
     """
-    runtime_dir = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime_dir and Path(runtime_dir).is_dir():
-        base = Path(runtime_dir) / "pykvpool"
-    else:
-        base = Path(tempfile.gettempdir()) / f"pykvpool-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        base.mkdir(mode=0o700)
-    status = base.lstat()
-    if not base.is_dir() or base.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
+    base = shm_dirs()[0]
+    try:
+        with contextlib.suppress(FileExistsError):
+            base.mkdir(mode=0o700)
+        private = _is_private(base)
+    except OSError as error:
+        raise ConfigError(f"cannot make {base}: {error.strerror}: name another with --shm-dir") from error
+    if not private:
         raise ConfigError(f"{base} is not a directory of this user alone: remove it, or name another with --shm-dir")
     return base
+
+
+def _is_own(place: Path) -> bool:
+    try:
+        return place.is_dir() and place.stat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def _is_private(place: Path) -> bool:
+    """A directory, no link to one, of this user alone. Raises `OSError` where nothing is there."""
+    status = place.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def sweep(path: str) -> None:

@@ -111,6 +111,22 @@ def test_the_runtime_directory_and_a_named_one_come_first(tmp_path: Path, monkey
     assert Path(socket_files.shm_path("n", str(tmp_path / "here"))).parent == tmp_path / "here"
 
 
+def test_a_runtime_directory_of_another_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`su` keeps the variable, and the directory that it names lets nobody else in."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "theirs"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "theirs").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert socket_files.shm_dirs()[0] == tmp_path / f"pykvpool-{os.getuid()}"
+
+
+def test_a_socket_directory_that_cannot_be_made_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(ConfigError, match=r"cannot make .*gone.*--shm-dir"):
+        socket_files.default_shm_dir()
+
+
 def test_help_says_what_is_in_force_where_nothing_is_said() -> None:
     shown = " ".join(CliRunner().invoke(cli, ["node", "--help"]).output.split())
     assert "[env: PYKVPOOL_NODE_SEGMENT_SIZE; default: 1GiB]" in shown

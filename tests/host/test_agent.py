@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
 
-from pykvpool.errors import Closed, ConfigError
-from pykvpool.fabric.base import Peer
-from pykvpool.fabric.handshake import Identity, introduce
-from pykvpool.fabric.packet_socket import PacketSocket
+from pykvpool.errors import ConfigError, Unavailable
 from pykvpool.host.agent import rank as rank_module
 from pykvpool.host.agent import wire
+from pykvpool.host.agent.attaching import Where
 from pykvpool.host.agent.port import AgentPort
-from pykvpool.host.agent.rank import Rank, Where
+from pykvpool.host.agent.rank import Rank
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import AgentServer
-from pykvpool.host.port import BlockGroup, Found, Lapsed, LoadJob, Question, Removed, Run
-from pykvpool.runtime import real_runtime
+from pykvpool.host.port import BlockGroup, Found, Lapsed, Question, Removed, Run
+from tests.host.nodes import NodeProcess
 from tests.host.stage import SCOPE, Engine, Memory, chain, until
 
 
@@ -72,6 +68,32 @@ def test_many_blocks_pass_through_a_small_ring(pool, engine_of):
     assert all(copy.block(i) == memory.block(i) for i in range(300))
 
 
+def test_a_burst_of_requests_costs_no_attachment(pool, engine_of):
+    """The lookups of 400 prompts of 80,000 tokens are more than a socket takes at once."""
+    engine, memory = engine_of(pool).connected(), Memory().fill()
+    engine.save(memory.group(chain(5), range(5)))
+    held = engine.lookup(Question((SCOPE,), chain(5)))
+    keys = tuple(number.to_bytes(32, "big") for number in range(5_000))
+    asked = [engine.begin_lookup(Question((SCOPE,), keys), timeout_ms=600_000) for _ in range(400)]
+    load = engine.begin_load(memory.group(chain(5), range(10, 15)))
+    for number in asked[::2]:
+        engine.port.release(number)
+    assert engine.end_of(load).loaded
+    assert {engine.end_of(number).error for number in asked[1::2]} == {""}
+    assert engine.look() == [], "what was held is held still, what was released is not answered"
+    assert pool.on_loop(lambda: pool.agent().engines) == ["engine"]
+    engine.port.release(held.lookup_id)
+    until(lambda: not pool.leases())
+
+
+def test_a_job_too_large_to_be_told_fails_alone(pool, engine_of):
+    engine, memory = engine_of(pool).connected(), Memory().fill()
+    huge = BlockGroup(SCOPE, (b"k" * 1024,) * 45_000, (0,) * 45_000, memory.runs)
+    assert engine.load(huge).reason == "LimitExceeded"
+    assert engine.lookup(Question((SCOPE,), huge.keys)).reason == "LimitExceeded"
+    assert engine.save(memory.group(chain(5), range(5))).stored == 5
+
+
 def test_a_ring_that_is_too_small_for_a_block_is_replaced(pool, engine_of):
     engine = engine_of(pool, ring_bytes=4096).connected()
     memory = Memory(blocks=4, layers=1, piece_bytes=100_000).fill()
@@ -112,6 +134,7 @@ import sys
 from pykvpool.host.agent.port import AgentPort
 from pykvpool.host.port import Question
 from pykvpool.runtime import real_runtime
+from tests.host.nodes import NodeProcess
 from tests.host.stage import SCOPE, Engine, Memory, chain
 engine = Engine(AgentPort("mortal", socket=sys.argv[1])).connected()
 memory = Memory(blocks=128).fill()
@@ -170,53 +193,75 @@ def test_p10_jobs_fail_at_once_when_the_node_goes_and_the_next_node_is_found(poo
     assert engine.connected().load(memory.group(chain(3), range(3))).loaded
 
 
-NODE = """
-import asyncio, sys
-from pykvpool.host.access import PoolAccess
-from pykvpool.host.agent.server import AgentServer
-from pykvpool.runtime import real_runtime
-async def serve():
-    server = AgentServer(sys.argv[1], "stopping", PoolAccess((sys.argv[2],), "stopping-engines"), real_runtime())
-    await server.start()
-    print("up", flush=True)
-    await asyncio.Event().wait()
-asyncio.run(serve())
-"""
-
-
-@contextlib.contextmanager
-def node_process(path: str, address: str):
-    with subprocess.Popen([sys.executable, "-c", NODE, path, address], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "up\n"
-            yield process
-        finally:
-            process.kill()
-
-
 def test_p10_a_node_that_hangs_is_given_up_and_nothing_lands_late(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(rank_module, "PING_S", 0.05)
-    monkeypatch.setattr(rank_module, "SILENCE_S", 0.5)
+    monkeypatch.setattr(rank_module, "UNANSWERED", 10)
     path = str(tmp_path / "hangs.engines")
     memory, target = Memory(blocks=64, piece_bytes=4096).fill(), Memory(blocks=64, piece_bytes=4096)
-    with node_process(path, pool.address) as node:
+    with NodeProcess(path, pool.address) as node:
         port = AgentPort("engine", socket=path)
         engine = Engine(port).connected()
         assert engine.save(memory.group(chain(64), range(64))).stored == 64
-        os.kill(node.pid, signal.SIGSTOP)
+        node.signal(signal.SIGSTOP)
         load = engine.load(target.group(chain(64), range(64)), timeout_ms=10_000_000)
         assert (load.loaded, load.reason) == (False, "Unavailable")
         untouched = [target.block(i) for i in range(64)]
-        os.kill(node.pid, signal.SIGCONT)  # it wakes, and finishes what it had begun
+        node.signal(signal.SIGCONT)  # it wakes, and finishes what it had begun
         assert engine.connected().load(memory.group(chain(64), range(64))).loaded
         assert [target.block(i) for i in range(64)] == untouched
         port.close(0.0)
 
 
+def test_p10_a_host_that_stood_still_takes_nobody_for_dead(pool, monkeypatch):
+    """Tensor-parallel ranks that spin on every core stop this host for seconds, the node and the engine alike."""
+    monkeypatch.setattr(rank_module, "PING_S", 0.001)
+
+    async def scenario() -> None:
+        loop, rank, stream = asyncio.get_running_loop(), Rank(Where("engine", list), pool.runtime, [].append), Silent()
+        rank._use(stream)
+        following = loop.create_task(rank._follow())
+        clock, ahead = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: clock() + ahead)
+        for _ in range(3):
+            asked = len(stream.asked)
+            ahead += 3600.0
+            while len(stream.asked) == asked and not stream.aborted:
+                await asyncio.sleep(0)
+            stream.answers.put_nowait(wire.encode(wire.State(True)))
+            while not stream.answers.empty() and not following.done():
+                await asyncio.sleep(0)
+            assert not stream.aborted
+        with pytest.raises(Unavailable):
+            await following
+        assert stream.aborted
+        await rank.close(0.0)
+
+    asyncio.run(scenario())
+
+
+class Silent:
+    """A stream to a node that says only what the test has it say."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.answers: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.aborted = False
+
+    def send(self, frame: bytes) -> None:
+        self.asked.append(frame)
+
+    async def recv(self) -> bytes | None:
+        return await self.answers.get()
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.answers.put_nowait(None)
+
+
 def test_p10_a_node_that_is_killed_under_jobs_ends_them(pool, tmp_path):
     path = str(tmp_path / "dies.engines")
     memory = Memory(blocks=256, piece_bytes=4096).fill()
-    with node_process(path, pool.address) as node:
+    with NodeProcess(path, pool.address) as node:
         port = AgentPort("engine", socket=path)
         engine = Engine(port).connected()
         jobs = [
@@ -226,38 +271,9 @@ def test_p10_a_node_that_is_killed_under_jobs_ends_them(pool, tmp_path):
         for job in jobs:
             end = engine.end_of(job)
             assert end.stored + end.existed + end.dropped == 256
-    with node_process(path, pool.address):
+    with NodeProcess(path, pool.address):
         assert engine.connected().save(memory.group(chain(2, "new"), range(2))).stored == 2
         port.close(0.0)
-
-
-def test_nothing_is_copied_for_a_job_that_is_over(pool):
-    """A node that is slow, or wrong, speaks of it still."""
-    memory = Memory()
-    events = []
-
-    async def scenario() -> None:
-        rank = Rank(Where("engine", list), pool.runtime, events.append)
-        rank._ring = ring = RingFile(1 << 16)
-        os.pwrite(ring.fd, b"x" * (1 << 16), 0)
-        rank.connected = True
-        said = []
-        rank._say = lambda message: said.append(message) or True
-        rank.load(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
-        late = wire.Take(1, 7, 0, (0,), 0)
-        for wrong in (wire.Take(2, 7, 1, (0,), 0), wire.Take(3, 7, 0, (5,), 0), wire.Take(4, 7, 0, (0,), 1 << 16)):
-            rank._hear(wrong)
-            rank._hear(late)  # the job has failed meanwhile
-            assert [event.reason for event in events] == ["TransferFailed"]
-            assert memory.block(3) == bytes(memory.block_bytes)
-            events.clear()
-            rank.load(LoadJob(7, (memory.group(chain(1), (3,)),), 10_000))
-        assert [message.ticket for message in said if isinstance(message, wire.Taken)] == [2, 1, 3, 1, 4, 1]
-        rank._hear(late)
-        assert memory.block(3) == b"x" * memory.block_bytes
-        await rank.close(0.0)
-
-    asyncio.run(scenario())
 
 
 def test_p12_a_wrong_token_or_cluster_is_refused_with_the_reason(make_pool, caplog, tmp_path):
@@ -276,48 +292,30 @@ def test_p12_a_wrong_token_or_cluster_is_refused_with_the_reason(make_pool, capl
         assert reason in caplog.text
 
 
-async def attach_raw(path: str) -> socket.socket:
-    """An engine's process of a test that says what it likes; returns its end of the stream."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.connect(path)
-    packets = PacketSocket(sock, asyncio.get_running_loop())
-    await introduce(packets, Identity(Peer("raw", 1, True)).handshake(real_runtime()))
-    wire.decode_offer((await packets.receive()).data)
-    ring, (ours, theirs) = RingFile(1 << 16), socket.socketpair()
-    packets.send(wire.encode(wire.Attach(ring.size_bytes)), [ring.fd, theirs.fileno()])
-    theirs.close()
-    ring.close()
-    packets.close(Closed("it goes on on the stream"))
-    ours.settimeout(20.0)
-    return ours
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        b"\xff" * 20,
-        wire.encode(wire.Filled(99, True)),
-        wire.encode(wire.Load(LoadJob(1, (BlockGroup(SCOPE, chain(1), (), ()),), 1_000))),
-    ],
-    ids=["garbage", "a ticket that is not open", "a group without a size"],
-)
-def test_p12_nonsense_costs_only_its_own_attachment(pool, engine_of, frame):
-    neighbour, memory = engine_of(pool, "neighbour").connected(), Memory().fill()
-    raw = asyncio.run(attach_raw(pool.agent().path))
-    raw.sendall(len(frame).to_bytes(4, "little") + frame)
-    while raw.recv(1 << 16):
-        pass
-    raw.close()
-    assert neighbour.save(memory.group(chain(3), range(3))).stored == 3
-    until(lambda: pool.on_loop(lambda: pool.agent().engines) == ["neighbour"])
-
-
 def test_a_ring_that_could_shrink_is_refused(pool, engine_of, monkeypatch, caplog):
     pool.agent()
     monkeypatch.setattr("pykvpool.host.agent.ring.fcntl.fcntl", lambda *_: 0)
     port = engine_of(pool).port
     assert not port.wait_attached(20.0)
-    assert "the ring is not sealed memory" in caplog.text
+    until(lambda: "the ring is not sealed memory" in caplog.text)
+
+
+@pytest.mark.parametrize("trouble", [OSError(24, "Too many files"), ValueError("a bug")], ids=["no files", "a bug"])
+def test_a_search_that_breaks_is_not_the_last_one(pool, engine_of, monkeypatch, caplog, trouble):
+    server, real = pool.agent(), RingFile.__init__
+    left = [trouble, trouble]
+
+    def broken(self, size_bytes: int) -> None:
+        if left:
+            raise left.pop()
+        real(self, size_bytes)
+
+    monkeypatch.setattr(RingFile, "__init__", broken)
+    port = AgentPort("engine", socket=server.path)
+    engine, memory = Engine(port).connected(), Memory().fill()
+    assert engine.save(memory.group(chain(2), range(2))).stored == 2
+    assert str(trouble.args[-1]) in caplog.text
+    port.close(0.0)
 
 
 def test_a_second_node_does_not_take_the_socket_of_one_that_serves(pool, tmp_path):

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from pykvpool.client import Client
 from pykvpool.core.config import CoreConfig
 from pykvpool.host import access
 from pykvpool.host.embedded import EmbeddedPort
@@ -48,3 +49,20 @@ def test_a_reset_fences_the_saves_of_every_port_of_the_process(pool):
     )
     worker.port.close(0.0)
     scheduler.port.close(0.0)
+
+
+@pytest.mark.parametrize("trouble", [OSError(24, "Too many files"), ValueError("a bug")], ids=["no files", "a bug"])
+def test_a_try_to_connect_that_breaks_is_not_the_last_one(pool, monkeypatch, caplog, trouble):
+    left, real = [trouble, trouble], Client.connect
+
+    async def broken(*args, **options):
+        if left:
+            raise left.pop()
+        return await real(*args, **options)
+
+    monkeypatch.setattr(access.Client, "connect", broken)
+    port = EmbeddedPort(pool.access())
+    engine, memory = Engine(port).connected(), Memory().fill()
+    assert engine.save(memory.group(chain(2), range(2))).stored == 2
+    assert str(trouble.args[-1]) in caplog.text
+    port.close(0.0)

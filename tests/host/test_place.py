@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.host.stage import SCOPE, Engine, Memory, chain
 def opened(tmp_path, monkeypatch):
     """Closes ports; nodes of this test alone are found."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "pykvpool").mkdir(mode=0o700)
     ports = []
     yield lambda port: ports.append(port) or port
@@ -42,6 +45,23 @@ def test_the_nodes_of_the_host_are_found_where_they_put_their_sockets(pool, open
     assert engine.save(memory.group(chain(3), range(3))).stored == 3
     other = Engine(opened(node_port(pool.access("other")))).connected()
     assert other.lookup(Question((SCOPE,), chain(3))).found[0].count == 3
+
+
+def test_a_node_without_a_login_is_found_by_engines_with_one(pool, opened, tmp_path, caplog):
+    """A service has no XDG_RUNTIME_DIR, so its sockets lie elsewhere than those of whoever starts the engine."""
+    lost = Engine(opened(node_port(pool.access("early"))))
+    assert lost.save(Memory().group(chain(1), range(1))).reasons == {"Unavailable": 1}
+    service = tmp_path / f"pykvpool-{os.getuid()}"
+    assert str(service) in caplog.text and str(tmp_path / "pykvpool") in caplog.text
+    service.mkdir(mode=0o700)
+    pool.agent(f"{service.name}/n0-1.engines")
+    assert opened(any_port(pool.access())).placement == "the node 'n0' of this host"
+
+
+def test_sockets_in_a_directory_that_others_may_write_to_are_not_looked_at(pool, opened, tmp_path):
+    pool.agent("pykvpool/n0-1.engines")
+    (tmp_path / "pykvpool").chmod(0o777)
+    assert isinstance(opened(any_port(pool.access())), EmbeddedPort)
 
 
 def test_a_node_of_another_pool_is_left_alone(pool, make_pool, opened, tmp_path):

@@ -55,10 +55,14 @@ class Cluster:
     def address(self) -> str:
         return self.master.addresses[0]
 
-    async def node(self, name: str, size_bytes: int = 16 * MIB, fabrics: tuple[str, ...] | None = None) -> Node:
+    async def node(
+        self, name: str, size_bytes: int = 16 * MIB, fabrics: tuple[str, ...] | None = None, cluster: str | None = None
+    ) -> Node:
+        """`cluster`: what the node is told, if that is something else."""
+        told = self.cluster if cluster is None else cluster
         settings = ServerSettings(
             self.runtime,
-            cluster=self.cluster,
+            cluster=told,
             token=self.token,
             tcp_listen="127.0.0.1:0",
             shm_path=str(self.directory / f"{name}.sock"),
@@ -66,7 +70,7 @@ class Cluster:
         )
         servers = build_servers(fabrics or self.fabrics, settings)
         node = Node(
-            NodeSettings(name, (self.address,), size_bytes, token=self.token, cluster=self.cluster),
+            NodeSettings(name, (self.address,), size_bytes, token=self.token, cluster=told),
             servers,
             self.runtime,
         )

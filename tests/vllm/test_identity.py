@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pykvpool.errors import ConfigError, NotReady, NotSupported, PoolError
+from pykvpool.errors import ConfigError, LimitExceeded, NotReady, NotSupported, PoolError
 from pykvpool.hashing import BlockHasher, Rank
 from pykvpool_connector.vllm.checkpoint import digest_files
 from pykvpool_connector.vllm.identity import Identity, identity_of, rank_of
@@ -62,6 +62,7 @@ def test_pipeline_ranks_that_see_other_layers_have_the_same_fingerprint_and_scop
         first.scope_of("", 0, Rank(pipeline=0)),
         second.scope_of("", 0, Rank(pipeline=1)),
     )
+    assert len(set(first.scopes("", 0))) == 2, "a stage would take the other's part for its own"
 
 
 def test_everything_that_changes_a_blocks_bytes_changes_the_fingerprint(tmp_path):
@@ -291,6 +292,11 @@ def test_gqa_layers_that_disagree_on_repeated_heads_are_stored_by_every_rank():
     groups = [group(FullAttentionSpec(num_kv_heads=1)), group(SlidingWindowSpec(num_kv_heads=2), "w")]
     for order in (groups, groups[::-1]):
         assert len(identity(*order, tensor_parallel_size=4, total_kv_heads=2).scopes("", 0)) == 4
+
+
+def test_more_ranks_than_a_lookup_asks_about_are_refused_at_the_start():
+    with pytest.raises(LimitExceeded, match="257 scopes"):
+        identity(pipeline_parallel_size=257)
 
 
 def test_ranks_are_counted_as_vllm_counts_them():

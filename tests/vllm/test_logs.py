@@ -9,8 +9,12 @@ from pykvpool_connector.vllm.logs import OURS, join_log
 
 @pytest.fixture
 def engine_log():
-    """A logger set up as vLLM sets up its own; ours are as they were afterwards."""
+    """A logger set up as vLLM sets up its own; ours as no program has touched them, and afterwards as they were."""
     before = {name: (log.handlers, log.level, log.propagate) for name in OURS if (log := logging.getLogger(name))}
+    for name in OURS:
+        ours = logging.getLogger(name)
+        ours.handlers, ours.propagate = [], True
+        ours.setLevel(logging.NOTSET)
     theirs = logging.getLogger("test-engine")
     records: list[str] = []
 

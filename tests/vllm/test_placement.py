@@ -38,6 +38,14 @@ def test_how_the_pool_is_reached_comes_from_the_settings():
     assert none.token is None
 
 
+def test_rdma_devices_that_the_file_names_are_used_where_the_engine_does_its_own_io(tmp_path):
+    file = tmp_path / "pool.toml"
+    file.write_text('[rdma]\ndevices = ["mlx5_3"]\nqueue_pairs = 2\n')
+    extra = {"config_file": str(file), "fabrics": ["rdma", "tcp"]}
+    found = access_of(settings_of(SimpleNamespace(kv_role="kv_both", kv_connector_extra_config=extra), {}), "me")
+    assert (found.rdma.devices, found.rdma.queue_pairs) == (("mlx5_3",), 2)
+
+
 @pytest.mark.parametrize("extra", [{"embedded_size": "1GiB"}, {"placement": "node"}, {"node_socket": "/run/n.engines"}])
 def test_gpu_memory_is_moved_by_its_own_process_or_not_at_all(extra):
     config = engine()

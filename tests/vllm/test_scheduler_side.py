@@ -63,10 +63,11 @@ class Bench:
         self.port.end(Answer(number, tuple(found)))
         return number
 
-    def run(self, request: FakeRequest, computed: int, *ids: int) -> StepOrders:
-        """One step with `request`, which has so many tokens computed in these blocks."""
+    def run(self, request: FakeRequest, computed: int, *ids: int | range) -> StepOrders:
+        """One step with `request`, which has so many tokens computed in these blocks, or these of each group."""
         if ids:
-            self.blocks.give(request.request_id, ids)
+            groups = ids if isinstance(ids[0], range) else (ids,)
+            self.blocks.give(request.request_id, *groups)
         request.num_computed_tokens = computed
         return self.side.build(FakePlan((request.request_id,)))
 
@@ -76,6 +77,13 @@ class Bench:
     def nothing_left(self) -> bool:
         side = self.side
         return not (side.requests or side.loading or side.open_lookups or side.pinned or side.save_jobs)
+
+
+def uneven() -> Identity:
+    """Blocks of 32 tokens in one group and of 16 in the other; a hash for every 16."""
+    return identity(
+        group(FullAttentionSpec(block_size=32), "full"), group(SlidingWindowSpec(sliding_window=65), "window")
+    )
 
 
 # -- lookups ---------------------------------------------------------------------------------------------------------
@@ -232,7 +240,7 @@ def test_an_adapter_that_is_being_read_is_waited_for_a_bounded_time(monkeypatch)
     assert bench.side.matched(late, 0) == NOTHING
 
 
-def test_an_adapter_that_cannot_be_known_bypasses_the_pool(monkeypatch):
+def test_an_adapter_that_cannot_be_known_bypasses_the_pool(monkeypatch, caplog):
     bench = Bench()
 
     def digest(lora: Any) -> str:
@@ -245,6 +253,9 @@ def test_an_adapter_that_cannot_be_known_bypasses_the_pool(monkeypatch):
     bench.side.finished(request)
     assert bench.nothing_left()
     assert not bench.port.lookups
+    for number in range(50):
+        assert bench.side.matched(bench.new(str(number)), 0) == NOTHING
+    assert caplog.text.count("no files") == 1, "a line for each request"
 
 
 # -- loads -----------------------------------------------------------------------------------------------------------
@@ -349,6 +360,32 @@ def test_a_load_leaves_out_blocks_before_the_window():
     full, window = order.groups
     assert full.block_ids == (1, 2, 3, 4, 5, 6)
     assert (window.group, window.block_ids, window.keys) == (1, (7, 8), tuple(request.block_hashes[4:6]))
+
+
+def test_a_group_whose_blocks_span_several_hashes_is_loaded_by_the_last_of_each():
+    bench = Bench(uneven())
+    request = bench.new(tokens=200)
+    bench.answer(3, 0, presence=(b"", bytes([1] * 6)))
+    assert bench.side.matched(request, 32) == (64, True)
+    bench.side.allocated(request, bench.blocks.give("r", range(1, 4), range(11, 17)), 64)
+    [order] = bench.side.build(FakePlan()).loads
+    full, window = order.groups
+    assert (full.block_ids, full.keys) == ((2, 3), (request.block_hashes[3], request.block_hashes[5]))
+    assert (window.block_ids, window.keys) == ((13, 14, 15, 16), tuple(request.block_hashes[2:6]))
+
+
+def test_loads_and_saves_of_an_adapters_request_say_which(monkeypatch):
+    bench = Bench()
+    monkeypatch.setattr(bench.identity, "adapter_digest", lambda lora: "d" * 32 if lora else "")
+    request, base = bench.new(lora_request=SimpleNamespace(lora_name="x")), bench.new("base", family=1)
+    bench.answer(0, lookup=2)
+    bench.answer(2, lookup=1)
+    assert bench.side.matched(request, 0) == (32, True)
+    bench.side.allocated(request, bench.blocks.give("r", range(1, 8)), 32)
+    assert [order.adapter for order in bench.side.build(FakePlan()).loads] == ["d" * 32]
+    bench.side.reported(None, {"r"}, ())
+    assert [order.adapter for order in bench.run(request, 100, *range(1, 8)).saves] == ["d" * 32]
+    assert [order.adapter for order in bench.run(base, 100, *range(11, 18)).saves] == [""]
 
 
 # -- saves -----------------------------------------------------------------------------------------------------------
@@ -474,6 +511,16 @@ def test_no_more_than_the_configured_part_is_pinned():
     assert bench.side.take_tally().counters["unsaved_blocks"] == {"pinned": 2}
 
 
+def test_a_tiny_cache_is_saved_block_by_block():
+    """A quarter of three blocks is none, and then nothing would ever be saved."""
+    bench = Bench(loads=False, total=3, max_pinned_ratio=0.25)
+    request = bench.new(tokens=40)
+    for block in (1, 2):
+        [order] = bench.run(request, 39, 1, 2, 3).saves
+        assert order.groups[0].block_ids == (block,)
+        bench.report(order.job_id)
+
+
 def test_a_long_prefix_is_saved_in_small_jobs_over_several_steps():
     bench = Bench(loads=False, total=10_000, max_pinned_ratio=1.0)
     request = bench.new(tokens=TOKENS * (BLOCKS_PER_STEP + 300) + 1)
@@ -522,6 +569,17 @@ def test_window_blocks_that_the_pool_has_are_not_saved():
     [order] = bench.run(request, 100).saves
     [window] = order.groups
     assert (window.group, window.block_ids) == (1, (11, 13, 14, 16))
+
+
+def test_a_group_whose_blocks_span_several_hashes_is_saved_under_the_last_of_each():
+    bench = Bench(uneven(), loads=False)
+    request = bench.new(tokens=200)
+    bench.run(request, 64, range(1, 7), range(11, 23))
+    [order] = bench.run(request, 128).saves
+    full, window = order.groups
+    hashes = request.block_hashes
+    assert (full.block_ids, full.keys, full.parents) == ((3, 4), (hashes[5], hashes[7]), (hashes[3], hashes[5]))
+    assert (window.block_ids, window.keys) == ((15, 16, 17, 18), tuple(hashes[4:8]))
 
 
 def test_missing_reports_are_asked_for_now_and_then():
@@ -580,6 +638,19 @@ def test_blocks_of_before_a_reset_are_not_saved_after_it():
     request.num_computed_tokens = 0
     bench.side.build(FakePlan((), ("r",)))
     [order] = bench.run(request, 64, *range(21, 28)).saves
+    assert order.groups[0].block_ids == (21, 22, 23, 24)
+
+
+def test_a_request_that_had_no_blocks_at_a_reset_is_saved_after_it():
+    bench = Bench(loads=False)
+    request = bench.new()
+    bench.run(request, 16, *range(1, 8))
+    bench.report(1)
+    request.num_computed_tokens = 0
+    bench.side.build(FakePlan((), ("r",)))
+    assert bench.side.reset()
+    bench.side.allocated(request, bench.blocks.give("r", range(21, 28)), 0)
+    [order] = bench.run(request, 64).saves
     assert order.groups[0].block_ids == (21, 22, 23, 24)
 
 

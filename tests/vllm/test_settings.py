@@ -52,6 +52,9 @@ def test_an_unknown_option_is_refused_with_the_list_of_what_is_allowed():
         ("master", "host:7000"),
         ("embedded_size", "much"),
         ("save_timeout_ms", 0),
+        ("namespace", "a/b"),
+        ("cache_prefix", "a/b"),
+        ("cache_prefix", "x" * 300),
     ],
 )
 def test_a_value_that_is_not_allowed_names_its_option(option, value):
@@ -85,6 +88,22 @@ def test_options_win_over_the_configuration_file_and_that_over_nothing(tmp_path)
     assert found.namespace == "team:blue"
     assert settings(config_file=str(file), master="tcp://option:2").config.pool.master == ("tcp://option:2",)
     assert settings(environ={"PYKVPOOL_CONFIG": str(file)}).config.pool.token == "t"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"embedded_size": "1GiB", "node_socket": "/run/n.engines"},
+        {"embedded_size": "1GiB", "placement": "node"},
+        {"placement": "embedded", "node_socket": "/run/n.engines"},
+        {"node_socket": "n.engines"},
+        {"node_socket": "/run" * 40},
+    ],
+    ids=["own pool, named node", "own pool, placed", "embedded, named node", "not absolute", "too long"],
+)
+def test_what_says_in_two_ways_where_io_is_done_or_where_nothing_can_be_is_refused(extra):
+    with pytest.raises(ConfigError, match=r"node_socket|placement"):
+        settings(**extra)
 
 
 def test_joining_a_pool_and_starting_one_exclude_each_other():

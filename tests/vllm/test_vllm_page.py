@@ -30,6 +30,13 @@ def test_every_report_names_a_test_that_exists():
         assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE), f"{file}::{test}"
 
 
+def test_no_report_is_without_a_test():
+    _, _, section = PAGE.read_text("utf-8").partition("\n## What was reported of others")
+    rows = [line for line in section.splitlines() if re.match(r"\| (vLLM|LMCache|sglang)", line)]
+    assert len(rows) >= 20
+    assert not [row for row in rows if not re.search(r"`tests/[\w/]+\.py::\w+`", row)]
+
+
 def test_a_page_without_a_place_for_a_table_is_refused():
     with pytest.raises(ValueError, match="options"):
         fill("# A page")

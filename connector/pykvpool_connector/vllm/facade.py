@@ -63,6 +63,8 @@ class PyKVPoolStoreConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
+            for warning in self._settings.config.warnings:
+                log.warning("%s", warning)
             if transfer.kv_load_failure_policy != "recompute":
                 log.warning(
                     "kv_load_failure_policy is %r: a load that fails ends its request with an error. Set it to "

@@ -146,6 +146,7 @@ def identity_of(
     Raises:
         NotSupported: cache groups or a way to parallelise that the pool cannot restore.
         ConfigError: block hashes that no other process shares; weights that cannot be identified.
+        LimitExceeded: more ranks than one lookup can ask about.
     """
     model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
     tensor_size, pipeline_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
@@ -177,9 +178,12 @@ def identity_of(
         first_hash=first_hash,
         hash_block_tokens=groups.hash_block_tokens,
     )
-    return Identity(
+    identity = Identity(
         layout, groups.rules, namespace=namespace, tensor_size=tensor_size, world=tensor_size * pipeline_size
     )
+    for rule in groups.rules:
+        identity.scopes("", rule.group)  # too many are refused now, not at the first request
+    return identity
 
 
 def rank_of(parallel_config: Any) -> Rank:

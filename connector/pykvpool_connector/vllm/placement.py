@@ -13,6 +13,7 @@ import os
 import secrets
 from typing import Any
 
+from pykvpool.cli.fabric_settings import rdma_settings
 from pykvpool.errors import NotSupported
 from pykvpool.host.access import PoolAccess
 from pykvpool.host.embedded import EmbeddedPort
@@ -84,5 +85,6 @@ def access_of(settings: Settings, name: str) -> PoolAccess:
         cluster=pool.cluster,
         token=pool.token or None,
         fabrics=client.fabrics,
+        rdma=rdma_settings(settings.config.rdma),
         replicas=client.replicas,
     )

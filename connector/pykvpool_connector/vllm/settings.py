@@ -12,13 +12,17 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pykvpool.config import Config, load
 from pykvpool.config.kinds import Absent, Choice, Kind, Several, Switch, Text
 from pykvpool.config.quantities import Duration, Ratio, Size, Whole
 from pykvpool.config.schema import DAY_MS, KEYS, key
-from pykvpool.errors import ConfigError
+from pykvpool.errors import ConfigError, InvalidArgument
+from pykvpool.fabric.packet_socket import check_path
+from pykvpool.hashing import format_scope
+from pykvpool.model.keys import Scope
 
 #: Options that are keys of the pool's configuration, by their path there.
 _POOL_OPTIONS = {
@@ -62,7 +66,8 @@ class Options:
     max_pinned_ratio: float = key(
         0.25,
         Ratio(),
-        "Most of the engine's blocks that saves may pin at a time; beyond, saves are dropped and counted.",
+        "Most of the engine's blocks that saves may pin at a time (one in any case); beyond, saves are dropped and "
+        "counted.",
     )
     placement: str = key(
         "auto",
@@ -157,11 +162,39 @@ def settings_of(kv_transfer_config: Any, environ: Mapping[str, str] = os.environ
         else:
             raise _unknown(name, [*_POOL_OPTIONS, *own])
     parsed = Options(**values)
-    if parsed.embedded_size and "pool.master" in flags:
+    _check_place(parsed, joins="pool.master" in flags)
+    settings = Settings(parsed, load(parsed.config_file or None, environ, flags), role)
+    _check_namespace(settings, given="client.namespace" in flags)
+    return settings
+
+
+def _check_place(options: Options, *, joins: bool) -> None:
+    """What says in two ways where the pool is, one of which would be ignored, is refused."""
+    if options.embedded_size and joins:
         raise ConfigError(
             "both master and embedded_size are given: the engine either joins a pool or starts one", key="embedded_size"
         )
-    return Settings(parsed, load(parsed.config_file or None, environ, flags), role)
+    if options.embedded_size and (options.node_socket or options.placement != "auto"):
+        other = "node_socket" if options.node_socket else "placement"
+        raise ConfigError(
+            f"both {other} and embedded_size are given: a pool that the engine starts does its I/O itself", key=other
+        )
+    if options.node_socket and options.placement == "embedded":
+        raise ConfigError(
+            "both node_socket and placement 'embedded' are given: I/O is done in a node or in the engine",
+            key="node_socket",
+        )
+    if options.node_socket:
+        check_path(Path(options.node_socket), "node's", "node_socket")
+
+
+def _check_namespace(settings: Settings, *, given: bool) -> None:
+    option = "cache_prefix" if settings.options.cache_prefix else "namespace"
+    where = "kv_connector_extra_config" if given or option == "cache_prefix" else "[client] of the configuration"
+    try:
+        format_scope(Scope(settings.namespace))
+    except InvalidArgument as error:
+        raise ConfigError(f"bad value of {option!r} in {where}: {error.message}", key=option) from None
 
 
 def _parsed(name: str, kind: Kind[object], raw: object) -> object:

@@ -79,7 +79,7 @@ class RdmaServer:
         self._runtime = runtime
         self._listen = HostPort.parse(listen, SCHEME)
         self._advertise = advertise
-        self._cluster = cluster
+        self.cluster = cluster
         self._token = token.encode() if token else None
         self._rails = Rails(require_verbs(settings), settings, self._on_rail_lost)
         self._table = ExportTable()
@@ -326,7 +326,7 @@ class RdmaServer:
         del self._sessions[session]
 
     async def _handshake(self, stream: StreamSocket) -> Peer:
-        handshake = ServerHandshake(self._cluster, self._token, new_nonce(self._runtime), self._admit)
+        handshake = ServerHandshake(self.cluster, self._token, new_nonce(self._runtime), self._admit)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 return await welcome_peer(HandshakeStream(stream), handshake)

@@ -7,8 +7,8 @@
     │ tensors ◄── copies ──► ring  │◄─ shared memory ─►  ring                     │
     └──────────────────────────────┘                └──────────────────────────────┘
 
-Read `wire` (what is said), `ring` (where bytes pass), then `port` and `rank` (the engine's end), `attachment` and
-`server` (the node's).
+Read `wire` (what is said), `ring` (where bytes pass), then the engine's end: `port`, `attaching`, `rank`, `under_way`,
+`asked`; and the node's: `server`, `attachment`.
 
 The node never touches an engine's memory: only the rank's own thread copies between the ring and the tensors. So a node
 that hangs or dies can be abandoned at once, its jobs fail, and nothing can land late.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pykvpool.host.agent.rank import RING_BYTES, Rank, Where
+from pykvpool.host.agent.attaching import RING_BYTES, Where
+from pykvpool.host.agent.rank import Rank
 from pykvpool.host.thread_port import ThreadPort
 from pykvpool.host.work import Emit
 from pykvpool.node.socket_files import engine_sockets

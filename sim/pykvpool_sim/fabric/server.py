@@ -23,6 +23,9 @@ RAILS = ("sim", "sim-b")
 class SimFabricServer:
     """See `pykvpool.fabric.base.FabricServer`. Belongs to the life of `host` in which it is made."""
 
+    #: Asked of nobody: there is one cluster.
+    cluster = ""
+
     def __init__(self, host: Host, network: DataNetwork, scheme: str = RAILS[0]) -> None:
         self.scheme = scheme
         self._host = host

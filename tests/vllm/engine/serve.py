@@ -25,6 +25,10 @@ class Commands:
         from vllm import LLM
         from vllm.config import KVTransferConfig
 
+        if options.get("tensor_parallel_size", 1) > 1:
+            from tests.vllm.engine.patient import sleep_while_waiting
+
+            sleep_while_waiting()
         transfer = options.pop("kv_transfer_config", None)
         if transfer is not None:
             options["kv_transfer_config"] = KVTransferConfig(**transfer)

@@ -30,11 +30,12 @@ from vllm.v1.structured_output import StructuredOutputManager
 from pykvpool_connector.vllm import facade
 from pykvpool_connector.vllm.identity import identity_of
 from tests.properties.budgets import budget
+from tests.vllm.engine.chances import CALM, Chances
 from tests.vllm.engine.conftest import MODELS
 from tests.vllm.engine.driver import transfer_config
 from tests.vllm.engine.models import make_model
 from tests.vllm.engine.neighbour import beside
-from tests.vllm.engine.world import CALM, Chances, World
+from tests.vllm.engine.world import World
 
 init_none_hash(sha256)
 #: Ten times as many with --hypothesis-profile=explore.

@@ -43,7 +43,7 @@ class Pins:
     Args:
         blocks: the engine's blocks.
         world: ranks that report each job.
-        max_ratio: most of the engine's blocks that may be pinned.
+        max_ratio: most of the engine's blocks that may be pinned; one may be in any case, or nothing is ever saved.
         now: milliseconds.
     """
 
@@ -51,7 +51,7 @@ class Pins:
         self._blocks = blocks
         self._everyone = (1 << world) - 1
         self._now = now
-        self._most = int(blocks.total * max_ratio)
+        self._most = max(1, int(blocks.total * max_ratio))
         #: Jobs by number, oldest first.
         self._jobs: dict[int, PinnedJob] = {}
         #: Jobs that pin a block, by its number.

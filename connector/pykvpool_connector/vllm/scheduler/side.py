@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 #: `matched`: how many tokens may be loaded (None: ask again later), and that they come between steps.
 Match = tuple[int | None, bool]
 NOTHING: Match = (0, False)
+#: Reasons why requests bypass the pool that are logged, each once: with an adapter that cannot be read every one does.
+LOGGED_BYPASSES = 20
 LATER: Match = (None, False)
 
 
@@ -79,6 +81,8 @@ class SchedulerSide:
         self._loading: dict[str, Tracked] = {}
         #: The last job of before a reset; 0: no reset is to be told to the workers.
         self._fence = 0
+        #: Why requests bypass the pool, as far as it was logged.
+        self._bypasses: set[str] = set()
         #: Adapters whose scopes a reset has to clear.
         self._adapters: set[str] = {""}
 
@@ -296,7 +300,9 @@ class SchedulerSide:
             if isinstance(error, NotReady) and now < tracked.adapter_deadline:
                 return False
             tracked.bypass = True
-            log.warning("request %s bypasses the pool: %s", tracked.request.request_id, error)
+            if str(error) not in self._bypasses and len(self._bypasses) < LOGGED_BYPASSES:
+                self._bypasses.add(str(error))
+                log.warning("requests bypass the pool, %s is the first: %s", tracked.request.request_id, error)
             return False
         self._adapters.add(tracked.adapter)
         return True
