@@ -14,6 +14,8 @@ from pykvpool.fabric.verbs.protocol import Verbs
 
 #: In the order they are tried: Debian's and the vendors' own first, then the one from PyPI.
 BINDINGS = ("pyverbs", "ibverbs")
+#: What a binding says that does not tell its version, as Debian's pyverbs.
+UNKNOWN_VERSION = "unknown"
 INSTALL = (
     "apt-get install python3-pyverbs (for the system's Python), "
     "or apt-get install libibverbs1 ibverbs-providers and pip install 'pykvpool[rdma]'"

@@ -27,6 +27,7 @@ from pyverbs.wr import SGE, SendWR
 
 from pykvpool.fabric.verbs.event_descriptors import made_with_descriptor, readable
 from pykvpool.fabric.verbs.lifetime import Handle
+from pykvpool.fabric.verbs.load import UNKNOWN_VERSION
 from pykvpool.fabric.verbs.model import (
     EVENT_KINDS,
     MTU_BYTES,
@@ -330,7 +331,7 @@ def _version() -> str:
     try:
         return metadata.version("pyverbs")
     except metadata.PackageNotFoundError:
-        return "unknown"  # Debian ships no metadata
+        return UNKNOWN_VERSION  # Debian ships no metadata
 
 
 def binding() -> _Binding:
