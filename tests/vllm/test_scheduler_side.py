@@ -13,6 +13,7 @@ from pykvpool_connector.vllm.identity import Identity
 from pykvpool_connector.vllm.messages import RankReport, SaveReport, StepOrders
 from pykvpool_connector.vllm.scheduler.pins import OVERDUE_AGAIN_MS, OVERDUE_GRACE_MS
 from pykvpool_connector.vllm.scheduler.policy import Policy
+from pykvpool_connector.vllm.scheduler.resets import CLEAR_AGAIN_MS
 from pykvpool_connector.vllm.scheduler.saves import BLOCKS_PER_JOB, BLOCKS_PER_STEP
 from pykvpool_connector.vllm.scheduler.side import LATER, NOTHING, SchedulerSide
 from tests.vllm.engine_fakes import TOKENS, FakeBlocks, FakePlan, FakeRequest
@@ -626,6 +627,46 @@ def test_a_reset_that_the_pool_does_not_confirm_says_so():
     bench = Bench()
     bench.port.resets_well = False
     assert not bench.side.reset()
+
+
+def test_until_a_reset_is_confirmed_the_pool_is_not_used():
+    """It may hold blocks of the old weights, and whoever asked for the reset may not have looked at the answer."""
+    bench = Bench()
+    before = bench.new("before")
+    bench.answer(4)
+    assert bench.side.matched(before, 0) == (64, True)
+    bench.port.resets_well = False
+    assert not bench.side.reset()
+    asked = len(bench.port.lookups)
+    for number in range(5):
+        assert bench.side.matched(bench.new(str(number)), 0) == NOTHING
+        bench.answer(4, lookup=2)
+        assert bench.side.matched(before, 0) == NOTHING
+    assert not bench.run(bench.new("runs"), 48, 1, 2, 3).saves
+    assert (len(bench.port.lookups), len(bench.port.resets)) == (asked, 1)
+    bench.clock += CLEAR_AGAIN_MS
+    bench.new("later")
+    assert len(bench.port.resets) == 2, "tried again"
+    bench.port.resets_well = True
+    bench.clock += CLEAR_AGAIN_MS
+    after = bench.new("after")
+    assert len(bench.port.resets) == 3
+    assert bench.side.matched(before, 0) == LATER, "what it found then is not there any more"
+    bench.answer(2)
+    assert bench.side.matched(after, 0) == (32, True)
+
+
+def test_a_reset_that_saves_of_before_crossed_is_finished_when_they_have_ended():
+    bench = Bench(loads=False)
+    request = bench.new()
+    [order] = bench.run(request, 48, 1, 2, 3).saves
+    assert not bench.side.reset()
+    bench.clock += CLEAR_AGAIN_MS
+    assert not bench.run(bench.new("early"), 48, 11, 12, 13).saves
+    assert len(bench.port.resets) == 1, "they may store something yet"
+    bench.report(order.job_id)
+    assert bench.run(bench.new("late"), 48, 21, 22, 23).saves
+    assert len(bench.port.resets) == 2
 
 
 def test_blocks_of_before_a_reset_are_not_saved_after_it():

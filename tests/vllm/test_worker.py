@@ -223,6 +223,12 @@ def test_failures_are_logged_a_bounded_number_of_times(caplog):
         side.poll()
     assert len(caplog.records) == LOGGED_FAILURES + 1
     assert "counted" in caplog.records[-1].message
+    caplog.clear()
+    side, port = worker()
+    port.broken = RuntimeError("a bug")
+    for _step in range(3 * LOGGED_FAILURES):
+        side.poll()
+    assert len(caplog.records) == LOGGED_FAILURES, "a stack for each step of the engine"
 
 
 def test_closing_drains_for_the_time_that_is_set_and_only_once():

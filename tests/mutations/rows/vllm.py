@@ -217,8 +217,8 @@ _SAVING = (
         name="blocks-of-before-a-reset-saved",
         rule="a reset leaves nothing of the old weights",
         file=SIDE,
-        old="        if not tracked.ran or tracked.stale or not self._adapter(tracked):\n",
-        new="        if not tracked.ran or not self._adapter(tracked):\n",
+        old="        if not tracked.ran or tracked.stale or not self._usable() or not self._adapter(tracked):\n",
+        new="        if not tracked.ran or not self._usable() or not self._adapter(tracked):\n",
         checks=_side,
     ),
     Mutation(
@@ -319,9 +319,17 @@ _RESETTING = (
     Mutation(
         name="a-reset-confirmed-while-saves-are-under-way",
         rule="a reset that is not sure says so",
+        file=f"{VLLM}/scheduler/resets.py",
+        old="self.due, not removed or self._saving()\n",
+        new="self.due, not removed\n",
+        checks=_side,
+    ),
+    Mutation(
+        name="a-pool-that-is-used-before-its-reset-is-confirmed",
+        rule="P1: blocks of the old weights are never loaded",
         file=SIDE,
-        old="        return not self.save_jobs\n",
-        new="        return True\n",
+        old="        return pays and self._usable()\n",
+        new="        return pays\n",
         checks=_side,
     ),
     Mutation(

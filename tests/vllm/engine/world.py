@@ -172,7 +172,9 @@ class World:
         self.drain()
         if self.side.loading or self.side.pinned or self.scheduler.kv_holding_waiting:
             self.scheduler.reset_connector_cache()  # not while blocks are in use; it must do no harm
-        elif self.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True):
+        else:
+            # Whether or not the pool has confirmed it: not every trainer looks.
+            self.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
             self.weights += 1
 
     def check_nothing_left(self) -> None:

@@ -27,6 +27,7 @@ from pykvpool_connector.vllm.scheduler.lookups import Ask, Lookups, State
 from pykvpool_connector.vllm.scheduler.pins import Pins
 from pykvpool_connector.vllm.scheduler.policy import Policy
 from pykvpool_connector.vllm.scheduler.requests import Tracked
+from pykvpool_connector.vllm.scheduler.resets import Resets
 from pykvpool_connector.vllm.scheduler.saves import Saves
 from pykvpool_connector.vllm.tally import Tally
 
@@ -70,6 +71,7 @@ class SchedulerSide:
         self._hits = Hits(identity, draft_groups)
         self._lookups = Lookups(self._port, now, policy.lookup_timeout_ms, self._tally)
         self._announcer = Announcer(identity, events, self._port.watch)
+        self._resets = Resets(identity, self._port, self._announcer, saving=lambda: self.save_jobs > 0, now=now)
         #: Numbers of saves and loads, in the order in which they are ordered.
         self._jobs = count(1)
         self._last_job = 0
@@ -83,8 +85,6 @@ class SchedulerSide:
         self._fence = 0
         #: Why requests bypass the pool, as far as it was logged.
         self._bypasses: set[str] = set()
-        #: Adapters whose scopes a reset has to clear.
-        self._adapters: set[str] = {""}
 
     # -- what is left, for tests and shutdown ------------------------------------------------------------------------
 
@@ -236,7 +236,8 @@ class SchedulerSide:
 
         Returns:
             False where that is not confirmed: the pool did not answer in time, or workers still have saves of before
-            under way, which may yet store something (they are told not to, with the next step).
+            under way, which may yet store something (they are told not to, with the next step). Then it is tried again
+            when requests come, and until it is confirmed the pool is not used.
         """
         if self._saves is not None:
             self._saves.drop_queued()
@@ -244,18 +245,8 @@ class SchedulerSide:
         for tracked in self._requests.values():
             tracked.stale = tracked.ran or tracked.loading > 0
             tracked.forget_saved()
-            if tracked.ask is not None and not tracked.loading and tracked.ask.state is State.HELD:
-                self._lookups.again(tracked.ask)
-        scopes = tuple(
-            scope
-            for adapter in sorted(self._adapters)
-            for rule in self._identity.groups
-            for scope in self._identity.scopes(adapter, rule.group)
-        )
-        if not self._port.reset(scopes, self._policy.reset_timeout_s):
-            return False
-        self._announcer.forget()
-        return not self.save_jobs
+        self._ask_again()
+        return self._resets.clear(self._policy.reset_timeout_s)
 
     def close(self) -> None:
         """Let go of everything. The workers have ended or are about to."""
@@ -268,6 +259,18 @@ class SchedulerSide:
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
+    def _usable(self) -> bool:
+        """The pool holds nothing of before a reset."""
+        if self._resets.finish():
+            self._ask_again()
+        return not self._resets.due
+
+    def _ask_again(self) -> None:
+        """What was found before a reset is there no longer."""
+        for tracked in self._requests.values():
+            if tracked.ask is not None and not tracked.loading and tracked.ask.state is State.HELD:
+                self._lookups.again(tracked.ask)
+
     def _worth_asking(self, tracked: Tracked, local: int) -> bool:
         request = tracked.request
         if not self._policy.loads or tracked.bypass or tracked.load_failed or request.skip_reading_prefix_cache:
@@ -276,7 +279,8 @@ class SchedulerSide:
             return False  # another connector brings these blocks
         if not request.block_hashes or local % self._hits.unit:
             return False
-        return self._hits.furthest(request.num_tokens) - local >= max(1, self._policy.min_load_tokens)
+        pays = self._hits.furthest(request.num_tokens) - local >= max(1, self._policy.min_load_tokens)
+        return pays and self._usable()
 
     def _ask(self, tracked: Tracked) -> Ask | None:
         """Start the lookup of this wait. None: not yet, or never (`bypass`)."""
@@ -304,7 +308,7 @@ class SchedulerSide:
                 self._bypasses.add(str(error))
                 log.warning("requests bypass the pool, %s is the first: %s", tracked.request.request_id, error)
             return False
-        self._adapters.add(tracked.adapter)
+        self._resets.adapters.add(tracked.adapter)
         return True
 
     def _learn(self, tracked: Tracked) -> None:
@@ -325,7 +329,7 @@ class SchedulerSide:
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def _save(self, tracked: Tracked, saves: Saves, *, last: bool = False) -> None:
-        if not tracked.ran or tracked.stale or not self._adapter(tracked):
+        if not tracked.ran or tracked.stale or not self._usable() or not self._adapter(tracked):
             return
         if tracked.ask is not None:
             # It ran without waiting for the answer, which still says what need not be saved.

@@ -111,7 +111,9 @@ class WorkerSide:
         try:
             events = self._port.poll()
         except Exception:  # the engine must not die of it; jobs stay under way, as they may really be
-            log.exception("the port to the pool failed while it was polled")
+            if self._failures_left_to_log > 0:
+                self._failures_left_to_log -= 1
+                log.exception("the port to the pool failed while it was polled")
             return
         for event in events:
             if isinstance(event, LoadDone):
