@@ -87,7 +87,9 @@ async def test_a_device_that_has_vanished_is_closed_like_any_other(end: str) -> 
         await until(lambda: not getattr(here, end)[0].contexts)
 
 
-async def test_p2_a_queue_pair_that_is_not_destroyed_keeps_the_callers_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_p2_a_queue_pair_that_is_not_destroyed_keeps_the_callers_buffer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(link, "DESTROY_AGAIN_S", 0.001)
     async with stage(near=("near0",), far=("far0",)) as here:
         await here.connected()
@@ -104,6 +106,7 @@ async def test_p2_a_queue_pair_that_is_not_destroyed_keeps_the_callers_buffer(mo
         with pytest.raises(asyncio.CancelledError):
             await reading
         assert card.calls["close queue pair"] > before + 10 * DESTROY_TRIES
+        assert caplog.text.count("cannot be destroyed, so memory is not given back") == 1, "said once"
         here.release()
         assert (await here.write(0, b"again")).error is None
 

@@ -233,6 +233,7 @@ class Link:
         except VerbsError as refused:
             self._wait_for(lane, refused, lambda: self._break(lane, error, gone=gone, again=again))
             return
+        self._stuck.pop(lane, None)
         for slice_ in slices:
             self._traffic.let_go(slice_)
         if not gone:
@@ -253,7 +254,6 @@ class Link:
             log.error("%s cannot be destroyed, so memory is not given back that it may touch: %s", lane, refused)
 
         def try_again() -> None:
-            del self._stuck[lane]
             then()
             self._go_on()
 
