@@ -100,7 +100,7 @@ class ClientBase:
             if self._fabrics_of != self._link.session.incarnation:
                 self._fabrics_of = self._link.session.incarnation
                 self._statistics.sessions_renewed += 1
-                self._link.spawn(self._link.watch_again(), "Watch")
+                self._link.spawn(self._link.watch_again, "Watch")
                 await self._fabrics.renew()
 
 

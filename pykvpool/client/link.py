@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TypeVar
 
@@ -51,8 +52,8 @@ class MasterLink:
         self._segments: dict[SegmentId, SegmentDescriptor] = {}
         #: Clean-up that runs on after its caller is gone. A dict: it iterates in order of creation.
         self._background: dict[asyncio.Task[None], None] = {}
-        #: Life of the session in which the master could not be told of given-up puts.
-        self._unsaid_in: int | None = None
+        #: By life of the session: revokes that the master has not answered.
+        self._unsaid: Counter[int] = Counter()
         #: Scopes that are watched in every life, and who is told; an empty tuple of keys: anything may have gone.
         self.watched: dict[Scope, None] = {}
         self.on_removed: OnRemoved | None = None
@@ -145,13 +146,19 @@ class MasterLink:
         return known.node if known is not None else ""
 
     def spawn(
-        self, work: Coroutine[object, object, object], what: str, limit_s: float | None = CLEANUP_TIMEOUT_S
+        self,
+        work: Callable[[], Coroutine[object, object, object]],
+        what: str,
+        limit_s: float | None = CLEANUP_TIMEOUT_S,
     ) -> None:
-        """Run clean-up in the background. Its failure is logged, not raised: the master cleans up by itself later."""
+        """Run clean-up in the background. Its failure is logged, not raised: the master cleans up by itself later.
+
+        A closing link may end it before it began: then `work` is not even called.
+        """
 
         async def run() -> None:
             try:
-                await asyncio.wait_for(work, limit_s)
+                await asyncio.wait_for(work(), limit_s)
             except (PoolError, TimeoutError) as error:
                 log.debug("%s did not get through: %s", what, error)
 
@@ -162,26 +169,24 @@ class MasterLink:
     def tell(self, command: Command, life: int) -> None:
         """Send a command whose answer nobody waits for (release, revoke, forget); not at all after that life."""
         if isinstance(command, PutRevoke):
-            self.spawn(self._insist(command, life), "PutRevoke", None)
+            self._unsaid[life] += 1
+            self.spawn(lambda: self._insist(command, life), "PutRevoke", None)
             return
         deadline_ms = self.deadline_ms(CLEANUP_TIMEOUT_S)
-        self.spawn(self.call(command, Done, deadline_ms, life), type(command).__name__)
+        self.spawn(lambda: self.call(command, Done, deadline_ms, life), type(command).__name__)
 
     async def _insist(self, command: PutRevoke, life: int) -> None:
         """Say it until it is heard or that life is over. Leases and tickets run out by themselves; of a put that ran
         out of time nobody but its writer knows what may still land, so its extents would stay in quarantine for as
         long as the session lives."""
-        try:
-            while True:
-                try:
-                    await self.call(command, Done, self.deadline_ms(CLEANUP_TIMEOUT_S), life)
-                    return
-                except (DeadlineExceeded, Unavailable, Overloaded) as error:
-                    log.debug("PutRevoke did not get through yet: %s", error)
-                    await asyncio.sleep(INSIST_PAUSE_S)
-        except BaseException:
-            self._unsaid_in = life
-            raise
+        while True:
+            try:
+                await self.call(command, Done, self.deadline_ms(CLEANUP_TIMEOUT_S), life)
+                break
+            except (DeadlineExceeded, Unavailable, Overloaded) as error:
+                log.debug("PutRevoke did not get through yet: %s", error)
+                await asyncio.sleep(INSIST_PAUSE_S)
+        self._unsaid[life] -= 1
 
     async def close(self) -> None:
         """Let clean-up finish (bounded), then say goodbye. Without a master there is no use in waiting: it cleans up
@@ -194,4 +199,4 @@ class MasterLink:
         while self._background:
             await asyncio.wait(list(self._background))
         self.leaving = True
-        await self.session.close(goodbye=self._unsaid_in != self.life)
+        await self.session.close(goodbye=not self._unsaid[self.life])

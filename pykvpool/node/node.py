@@ -139,10 +139,10 @@ class Node:
             task.cancel()
             await asyncio.wait([task])
         mount, self._mount = self._mount, None
-        if self._session is not None:
-            if mount is not None and mount.segment is not None:
-                await self._quietly(self._session.call(Unmount(mount.segment), LEAVE_TIMEOUT_S), "unmount")
-            await self._session.close()
+        if (session := self._session) is not None:
+            if mount is not None and (segment := mount.segment) is not None:
+                await self._quietly(lambda: session.call(Unmount(segment), LEAVE_TIMEOUT_S), "unmount")
+            await session.close()
         if mount is not None:
             await mount.destroy()
         for server in self._servers:
@@ -232,16 +232,15 @@ class Node:
     ) -> None:
         if about in self._duties or self._stopping:
             return
-        task = asyncio.get_running_loop().create_task(
-            self._quietly(duty(instruction), type(instruction).__name__), name=f"pykvpool node {about}"
-        )
+        work = self._quietly(lambda: duty(instruction), type(instruction).__name__)
+        task = asyncio.get_running_loop().create_task(work, name=f"pykvpool node {about}")
         self._duties[about] = task
         task.add_done_callback(lambda done: self._duties.pop(about, None))
 
-    async def _quietly(self, work: Coroutine[object, object, object], what: str) -> None:
+    async def _quietly(self, work: Callable[[], Coroutine[object, object, object]], what: str) -> None:
         """A duty that fails is repeated by the master, who sends its instruction again."""
         try:
-            await work
+            await work()
         except PoolError as error:
             log.info("node %s: %s did not get through: %s", self.name, what, error)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 
 import pytest
 
@@ -215,6 +217,27 @@ async def test_p2_who_could_not_say_what_may_still_land_does_not_say_goodbye(mon
     bench.session.script[PutRevoke] = [DeadlineExceeded("no answer")]
     await put(bench, job(), min_replicas=1)
     assert bench.session.said_goodbye is False
+
+
+async def test_p2_a_revoke_that_was_ended_before_it_began_was_not_said_either():
+    bench = Bench({PutRevoke: [Done()]})
+    bench.session.connected = False  # so the close does not wait for clean-up
+    bench.link.tell(PutRevoke((7,), (1,)), bench.link.life)
+    await bench.end()
+    assert bench.session.sent == []
+    assert bench.session.said_goodbye is False
+
+
+async def test_clean_up_that_was_ended_before_it_began_leaves_nothing_that_was_never_awaited():
+    bench = Bench({PutForget: [Done()], PutRevoke: [Done()]})
+    bench.session.connected = False
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bench.link.tell(PutForget((4,)), bench.link.life)
+        bench.link.tell(PutRevoke((7,), (1,)), bench.link.life)
+        await bench.end()
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 async def test_a_grant_that_was_never_begun_is_certain():

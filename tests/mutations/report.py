@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tests.mutations.run import Result
-from tests.mutations.simulated import unseen
+from tests.mutations.simulated import not_run, unseen
 
 PAGE = """# Mutations: the proof that the tests bite
 
@@ -64,7 +64,11 @@ def simulation_page(results: Sequence[Result], before: str, names: Sequence[str]
     count = f"{len(rows) - survived} of {len(rows)} mutations were found.\n\n"
     others = "".join(f"| {name} | {why} |\n" for name, why in unseen())
     cannot = f"What it cannot see, and why the tests have to:\n\n| mutation | why |\n|---|---|\n{others}"
-    return f"{head}{BEGIN}\n{count}{_HEAD}{''.join(rows)}\n{cannot}\n{END}{tail}"
+    files = "".join(f"| `{file}` | {why} |\n" for file, why in not_run())
+    nothing = (
+        "Files of which it runs nothing, so that what is wrong there is nothing to it:\n\n| files | why |\n|---|---|\n"
+    )
+    return f"{head}{BEGIN}\n{count}{_HEAD}{''.join(rows)}\n{cannot}\n{nothing}{files}\n{END}{tail}"
 
 
 def _simulated_row(result: Result) -> str:

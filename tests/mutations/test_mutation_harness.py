@@ -12,7 +12,7 @@ from tests.mutations.mutation import Mutation, Selection, StalePatch, Verdict, s
 from tests.mutations.report import BEGIN, END, page, simulation_page, text
 from tests.mutations.run import Result
 from tests.mutations.scratch import ROOT
-from tests.mutations.simulated import SIMULATED, UNSEEN, Simulation, failed_seed
+from tests.mutations.simulated import NOT_RUN, SIMULATED, UNSEEN, Simulation, failed_seed
 from tests.mutations.table import MUTATIONS
 
 names = [each.name for each in MUTATIONS]
@@ -132,3 +132,9 @@ def test_what_is_asked_of_the_simulator_is_a_mutation_and_what_is_not_has_a_reas
     known = set(names)
     assert set(SIMULATED) <= known and set(UNSEEN) <= known and not set(SIMULATED) & set(UNSEEN)
     assert len(SIMULATED) >= 24
+    nothing = [
+        each.name
+        for each in MUTATIONS
+        if each.simulation is None and each.name not in UNSEEN and not each.file.startswith(tuple(NOT_RUN))
+    ]
+    assert not nothing, "the simulator runs their files, and it is not said whether it finds them"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 
 import pytest
 
@@ -12,7 +14,7 @@ from pykvpool.fabric.base import Write
 from pykvpool.fabric.registry import ServerSettings, build_servers
 from pykvpool.memory.copying import checksum
 from pykvpool.model.commands import PutEnd, PutStart
-from pykvpool.model.instructions import DropSegment
+from pykvpool.model.instructions import DropSegment, Fence
 from pykvpool.model.keys import Scope
 from pykvpool.model.replies import PutGrant, PutStarted
 from pykvpool.node import Node, NodeSettings
@@ -131,6 +133,16 @@ async def test_p5_after_a_remount_nothing_reaches_the_old_generation(pool):
     assert isinstance(late.error, SegmentGone | TransferFailed | Unavailable)
     await other.put("k2", VALUE)
     assert await other.get("k2") == VALUE
+
+
+async def test_a_duty_that_was_ended_before_it_began_leaves_nothing_that_was_never_awaited(pool):
+    node = pool.nodes["n0"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        node._on_instruction(Fence(1, "writer", 1, node.mount.segment, False, 1))
+        await node.stop()
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 async def test_two_nodes_of_one_name_the_later_lends_and_the_earlier_ends_with_the_reason(make_cluster, caplog):

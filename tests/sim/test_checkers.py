@@ -4,6 +4,7 @@ import pytest
 
 from pykvpool.core.config import CoreConfig
 from pykvpool.core.effects import Effects
+from pykvpool.core.master import MasterCore
 from pykvpool.errors import StaleView
 from pykvpool.fabric.base import Peer
 from pykvpool.model import facts
@@ -608,6 +609,31 @@ def test_p1_a_view_without_a_lease_is_not_believed_however_right_the_bytes():
         assert bench.found() == []
         bench.checker.look(bench.view)
     assert bench.found() == ["P1"]
+
+
+@pytest.mark.parametrize(
+    "told", [(facts.SessionEnded(9, "expired"),), (facts.ScopeInterned(0, SCOPE),)], ids=["trips", "differs"]
+)
+def test_p4_facts_that_build_another_state_or_none_at_all_are_found(bench, told):
+    core = MasterCore(CoreConfig(), epoch=1)
+    witness = Witness(
+        core, World(0).host("master").clock, bench.verdicts, ContentChecker(value_of, bench.verdicts), lambda fact: None
+    )
+    witness.check_follower()
+    assert bench.found() == []
+    witness.facts += told
+    witness.check_follower()
+    assert bench.found() == ["P4"]
+
+
+def test_p1_a_view_whose_lease_has_lapsed_is_not_left_without_a_word():
+    bench = ViewBench()
+    with bench.watch():
+        assert not bench.checker.lapsed(bench.view)
+        bench.leased.clear()
+        assert bench.checker.lapsed(bench.view) and bench.found() == []
+        bench.checker.left_silently(b"k")
+    assert bench.found() == ["P1"] and not bench.checker.lapsed(bench.view)
 
 
 def test_memory_that_the_master_gave_up_is_given_to_nobody():

@@ -1,6 +1,8 @@
 """What the cluster's own watchers see: paint that is sent, memory that goes back too early, words of strangers."""
 
 import asyncio
+import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,14 +10,15 @@ from pykvpool.fabric.base import Peer
 from pykvpool.model.commands import PutEnd, PutRevoke, Renew
 from pykvpool.model.replies import Done
 from pykvpool_sim.checkers import Verdicts
+from pykvpool_sim.checkers.ledger import Holding, PutEntry
 from pykvpool_sim.cluster import meddling
 from pykvpool_sim.cluster.buffers import PaintChecker, PaintedBuffers
-from pykvpool_sim.cluster.cluster import Cluster
+from pykvpool_sim.cluster.cluster import Cluster, awaited
 from pykvpool_sim.cluster.program import ClientProgram
 from pykvpool_sim.cluster.shape import draw_shape
 from pykvpool_sim.cluster.turns import Turn
 from pykvpool_sim.cluster.workload import VERBS
-from pykvpool_sim.fabric import Landing, SimFabricServer, SimMemory
+from pykvpool_sim.fabric import SimFabricServer, SimMemory, Taking
 from pykvpool_sim.runtime import sim_runtime
 from pykvpool_sim.world import World
 
@@ -31,11 +34,20 @@ def found(verdicts):
 @pytest.mark.parametrize(("data", "broken"), [(b"\xdb" * 40, ["P2"]), (b"a" * 20 + b"\xdb" * 20, ["P2"]), (b"ab", [])])
 def test_p2_paint_of_a_finished_call_is_not_sent(data, broken):
     verdicts = Verdicts(lambda: 0)
-    memory = SimMemory(4096, sim_runtime(World(0).host("node")))
-    memory.view[: len(data)] = data
-    landing = Landing(Peer("c", 1), "c", "n", memory.generation, memory, 0, len(data), 7, 1, False)
-    PaintChecker(verdicts).landed(landing)
+    PaintChecker(verdicts).taken(Taking(Peer("c", 1), 7, data))
     assert found(verdicts) == broken
+
+
+def test_a_coroutine_that_nobody_awaits_is_a_bug_and_other_warnings_are_as_they_were():
+    verdicts = Verdicts(lambda: 0)
+
+    async def forgotten():
+        raise AssertionError("never begun")
+
+    with pytest.warns(RuntimeWarning, match="something else"), awaited(verdicts):
+        forgotten()
+        warnings.warn("something else", RuntimeWarning, stacklevel=1)
+    assert found(verdicts) == ["bug"] and "forgotten" in str(verdicts.found[0])
 
 
 def test_p5_memory_goes_back_only_when_no_nic_reaches_it():
@@ -80,6 +92,16 @@ def test_p1_a_stranger_that_is_believed_is_a_violation(command):
 
     world.run(scenario)
     assert found(cluster.verdicts) == ["P1", "P1"]
+
+
+def test_a_stranger_speaks_of_what_is_in_quarantine_first():
+    holdings = [Holding.QUARANTINED, Holding.COMMITTED, Holding.QUARANTINED, *[Holding.COMMITTED] * 9, None]
+    puts = {
+        number: PutEntry(fact=None, holdings={} if holding is None else {(1, number, 64): holding})
+        for number, holding in enumerate(holdings)
+    }
+    witness = SimpleNamespace(ledger=SimpleNamespace(puts=puts))
+    assert meddling._puts(witness) == (2, 0, 11, 10)
 
 
 def test_turns_come_at_times_of_their_own_whether_or_not_others_are_left_out(monkeypatch):

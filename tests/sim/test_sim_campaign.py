@@ -1,5 +1,6 @@
 """Campaigns: which runs a seed gets, what they are compared by, and the processes that carry them out."""
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -10,11 +11,11 @@ from click.testing import CliRunner
 from pykvpool_sim.cluster import Options, Report, run_seed
 from pykvpool_sim.cluster.told import Comparison, told_by
 from pykvpool_sim.cluster.troubles import KINDS
-from pykvpool_sim.command.campaign import Campaign, Summary, Wishes
+from pykvpool_sim.command.campaign import Campaign, Owed, Summary, Wishes
 from pykvpool_sim.command.main import sim
 from pykvpool_sim.command.pages import summary_page
 from pykvpool_sim.command.progress import ProgressLine
-from pykvpool_sim.command.record import write_record
+from pykvpool_sim.command.record import read_record, write_record
 from pykvpool_sim.command.workers import Ran, Run, _Worker, run_in_processes
 from pykvpool_sim.history import History, Outcome
 
@@ -254,7 +255,7 @@ def test_an_interrupted_campaign_goes_on_from_its_figures(tmp_path):
 def test_what_failed_before_the_interruption_fails_the_whole(tmp_path):
     file = tmp_path / "figures.json"
     summary = Summary(failures=[(Report(7, violations=["P1 at 1 s: so"]), Options())])
-    write_record(file, summary, 1.0, whole=False)
+    write_record(file, summary, Wishes(Options(chaos_ms=1_000)), 1.0, whole=False)
     done = run("--seeds", "1", "--chaos-s", "1", "--jobs", "1", "--json", str(file), "--resume")
     assert done.exit_code == 1 and "failed before: pykvpool sim --seed 7" in done.output
     assert json.loads(file.read_text())["failures"] == [
@@ -262,12 +263,70 @@ def test_what_failed_before_the_interruption_fails_the_whole(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("runs", [1, 2, 6])
+def test_what_an_interruption_left_to_be_compared_is_compared_when_it_goes_on(tmp_path, runs):
+    file, wishes = tmp_path / "figures.json", Wishes(Options(chaos_ms=2_000), compare=True, enough=3)
+    at_once = campaign_of(3, wishes)
+    first = campaign_of(3, wishes, runs=runs)
+    owed = sum(len(seed.without) for seed in first.owed.values())
+    assert first.runs == runs and owed, "it was interrupted with comparisons to make"
+    write_record(file, first, wishes, 1.0, whole=False)
+    again = campaign_of(3, wishes, read_record(file, wishes)[0])
+    assert not again.owed and not at_once.owed
+    for figures in ("seeds", "struck", "fired", "compared", "took_effect", "calls", "callbacks"):
+        assert getattr(again, figures) == getattr(at_once, figures), figures
+
+
+def campaign_of(seeds, wishes, summary=None, runs=None):
+    """What a campaign of the first seeds finds; in `runs` runs, or until it has ended."""
+    campaign = Campaign(range(seeds), wishes, summary)
+    for _ in itertools.islice(campaign.run(1), runs):
+        pass
+    return campaign.summary
+
+
+def test_seeds_that_an_interruption_left_to_be_repeated_are_repeated_when_it_goes_on():
+    wishes = Wishes(SHORT, twice=True)
+    first = Campaign([1], wishes)
+    took = first.next_run(0)
+    first.ran(0, took, Ran(Report(1, digest="a")))
+    assert first.summary.owed[1].again
+    again = Campaign([1, 2], wishes, first.summary)
+    recalled = again.next_run(0)
+    assert recalled.seed == 1
+    again.ran(0, recalled, Ran(Report(1, digest="a")))
+    assert again.next_run(0).seed == 2, "this worker must not repeat what it ran"
+    repeat = again.next_run(1)
+    assert repeat.seed == 1
+    again.ran(1, repeat, Ran(Report(1, digest="b")))
+    assert again.summary.unrepeatable == [1] and again.summary.seeds == 1 and 1 not in again.summary.owed
+
+
+def test_a_seed_that_failed_only_when_it_was_recalled_is_a_failure_and_compared_with_nothing():
+    wishes = Wishes(SHORT, compare=True)
+    campaign = Campaign([], wishes, Summary(seeds=1, done={1}, owed={1: Owed(["kill", "pause"])}))
+    run = campaign.next_run(0)
+    campaign.ran(0, run, Ran(Report(1, violations=["bug at ? s: the simulator failed"])))
+    assert [report.seed for report, _ in campaign.summary.failures] == [1]
+    assert campaign.next_run(0) is None and not campaign.summary.owed
+
+
+@pytest.mark.parametrize("other", [["--faults", "kill"], ["--twice"], ["--compare"], ["--everywhere"], ["--off", "P2"]])
+def test_figures_of_other_options_are_not_added_to(tmp_path, other):
+    file = tmp_path / "figures.json"
+    write_record(file, Summary(), Wishes(Options(chaos_ms=1_000)), 1.0, whole=False)
+    before = file.read_text()
+    done = run("--seeds", "1", "--chaos-s", "1", "--json", str(file), "--resume", *other)
+    assert done.exit_code == 2 and "it has the figures of `pykvpool sim --chaos-s 1`" in " ".join(done.output.split())
+    assert file.read_text() == before
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"seeds": 3}'])
 def test_a_file_that_is_no_record_is_refused(tmp_path, text):
     file = tmp_path / "figures.json"
     file.write_text(text)
     done = run("--seeds", "1", "--json", str(file), "--resume")
-    assert done.exit_code == 2 and "cannot read" in done.output
+    assert done.exit_code == 2 and "cannot go on from" in done.output
 
 
 @pytest.mark.parametrize(

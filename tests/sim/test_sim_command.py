@@ -125,6 +125,7 @@ def test_wrong_usage_says_what_is_right(arguments, says):
 def test_the_replay_command_says_all_that_differs_from_the_seed():
     options = Options(
         only=("kill", "slow fabric"),
+        everywhere=True,
         without="kill",
         keep=(1, 4),
         hosts=("node-0", "client-1"),
@@ -134,7 +135,8 @@ def test_the_replay_command_says_all_that_differs_from_the_seed():
         off=frozenset({"P7", "P1"}),
     )
     assert replay_command(7, options) == (
-        "pykvpool sim --seed 7 --faults 'kill,slow fabric' --without 'kill' --keep 1,4 --hosts node-0,client-1 "
+        "pykvpool sim --seed 7 --everywhere --faults 'kill,slow fabric' --without 'kill' --keep 1,4 "
+        "--hosts node-0,client-1 "
         "--turns 'client-1:3-4,9' --tape 2:3 --chaos-s 9 --off P1,P7"
     )
     plain = Options(keep=(), turns=frozenset(), tape=b"")

@@ -52,6 +52,26 @@ def test_a_write_becomes_visible_in_pieces(seed):
     simulate(scenario, seed, min_pieces=4, max_pieces=4)
 
 
+@pytest.mark.parametrize("seed", seeds(10))
+def test_what_is_taken_out_of_a_local_buffer_is_shown_before_it_lands_and_if_it_never_does(seed):
+    async def scenario(world, bench):
+        seen, log = [], Log(bench.network)
+        bench.network.on_taken.append(lambda taking: seen.append((taking.put_id, len(taking.data), len(log.seen))))
+        client = bench.client(WRITER)
+        await client.write([bench.write(0, MARK)], 5)
+        assert [size for _, size, _ in seen] == [100, 100, 100]
+        assert [landed for _, _, landed in seen] == [0, 1, 2]
+        bench.network.faults = FabricFaults(min_pieces=3, max_pieces=3, min_delay_ns=10**9, max_delay_ns=2 * 10**9)
+        (outcome,) = await client.write([bench.write(0, MARK)], 0.5)
+        assert isinstance(outcome.error, DeadlineExceeded)
+        taken = len(seen)
+        await bench.server.fence(WRITER.name, WRITER.incarnation, bench.memory.generation, True)
+        await asyncio.sleep(60)
+        assert len(seen) == taken, "a queue pair that is gone takes nothing"
+
+    simulate(scenario, seed, min_pieces=3, max_pieces=3, min_delay_ns=10**7, max_delay_ns=2 * 10**7, place_ns=0)
+
+
 def test_a_paused_owner_is_served_by_its_nic():
     async def scenario(world, bench):
         client = bench.client(WRITER)

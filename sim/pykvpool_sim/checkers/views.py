@@ -68,6 +68,14 @@ class ViewChecker:
         for opened in [opened for opened in self._open if opened.view is view]:
             self._look(opened)
 
+    def lapsed(self, view: View) -> bool:
+        """No lease is in force over what the view shows: whoever leaves it now has to be told."""
+        return any(opened.view is view and not self._is_guarded(opened) for opened in self._open)
+
+    def left_silently(self, key: bytes) -> None:
+        """A view whose lease had lapsed was left as if nothing were wrong."""
+        self._verdicts.add("P1", f"a view of {key!r} was left without a word, and no lease was in force", key=key)
+
     def landed(self, landing: Landing) -> None:
         if landing.put_id is not None:
             for opened in [opened for opened in self._open if opened.memory is landing.memory]:

@@ -1,13 +1,13 @@
 """Local buffers that tell on whoever touches them after a call is over.
 
 A call borrows a buffer; when it is over the buffer is painted, and nothing may land in it any more. A source buffer is
-painted too: whatever is sent from it later carries paint, not the bytes of any key, and `PaintChecker` sees it land.
+painted too: whatever is sent from it later carries paint, not the bytes of any key, and `PaintChecker` is shown it.
 """
 
 from __future__ import annotations
 
 from pykvpool_sim.checkers import Verdicts
-from pykvpool_sim.fabric import Landing
+from pykvpool_sim.fabric import Taking
 
 #: One of each for ever: what is lent out is never handed out twice at the same time.
 _PAINT = 0xDB
@@ -51,18 +51,16 @@ def _painted(size_bytes: int) -> bytes:
 
 
 class PaintChecker:
-    """A `Watcher` of the data network: no write sends from a buffer whose call is over (P2)."""
+    """Told of what NICs take out of local buffers: nothing is sent from a buffer whose call is over (P2)."""
 
     def __init__(self, verdicts: Verdicts) -> None:
         self._verdicts = verdicts
 
-    def landed(self, landing: Landing) -> None:
-        if landing.put_id is None:
-            return
-        data = bytes(landing.memory.view[landing.offset : landing.offset + landing.length])
-        if _painted(_PAINT_RUN) in data:
+    def taken(self, taking: Taking) -> None:
+        """It has not landed yet, and may never: the buffer was its owner's again all the same."""
+        if _painted(_PAINT_RUN) in taking.data:
             self._verdicts.add(
                 "P2",
-                f"a write of put {landing.put_id} by {landing.peer.name} sent from a buffer after its call was over",
-                put_id=landing.put_id,
+                f"a write of put {taking.put_id} by {taking.peer.name} sent from a buffer after its call was over",
+                put_id=taking.put_id,
             )

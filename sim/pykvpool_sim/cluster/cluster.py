@@ -5,9 +5,12 @@ fabric and memory. Nothing in them knows that it is simulated.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 from pykvpool.client import Client
 from pykvpool.core.master import MasterCore
@@ -51,7 +54,8 @@ class Cluster:
         self.landings = LandingChecker(lambda: self.witness.ledger if self.witness is not None else None, self.verdicts)
         self.guards = GuardChecker(lambda: self.witness, self.verdicts)
         self.views = ViewChecker(lambda: self.witness, self.contents.memory_behind, self.verdicts)
-        self.network.watchers += [self.landings, self.guards, self.views, PaintChecker(self.verdicts)]
+        self.network.watchers += [self.landings, self.guards, self.views]
+        self.network.on_taken.append(PaintChecker(self.verdicts).taken)
         #: The present life of the master; None before the first.
         self.witness: Witness | None = None
         #: (world time, fact), of all lives of the master, for stories.
@@ -180,6 +184,24 @@ def _transports(host: Host) -> TransportRegistry:
     registry = TransportRegistry()
     registry.register("sim", SimTransport(host))
     return registry
+
+
+@contextlib.contextmanager
+def awaited(verdicts: Verdicts) -> Iterator[None]:
+    """Within the block, a coroutine that is dropped before anybody awaited it is a bug: something was to be done, and
+    was not."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message="coroutine .* was never awaited", category=RuntimeWarning)
+        show = warnings.showwarning
+
+        def judge(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, RuntimeWarning) and "was never awaited" in str(message):
+                verdicts.add("bug", str(message))
+            else:
+                show(message, category, *where, **more)
+
+        warnings.showwarning = cast("Any", judge)
+        yield
 
 
 class BugLog(logging.Handler):

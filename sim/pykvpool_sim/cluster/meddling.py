@@ -6,14 +6,13 @@ may follow from it; what the checkers see must be what it would be without.
 
 from __future__ import annotations
 
-import itertools
-
 from pykvpool.errors import PoolError
 from pykvpool.model.commands import Command, PutEnd, PutRevoke, PutStart, Release, Renew
 from pykvpool.model.ids import LeaseId, PutId
 from pykvpool.model.replies import Done, PutGrant, PutStarted
 from pykvpool.transport.control import ControlSession
 from pykvpool_sim.checkers import Witness
+from pykvpool_sim.checkers.ledger import Holding
 from pykvpool_sim.cluster.cluster import open_session
 from pykvpool_sim.cluster.turns import Turn
 
@@ -44,7 +43,8 @@ async def _say_one(turn: Turn, session: ControlSession) -> None:
             ends = PutEnd(puts, (0,) * len(puts), (1,) * len(puts))
             await _refused(turn, session, ends, puts)
         case 1 if puts:
-            await _refused(turn, session, PutRevoke(puts), puts)
+            uncertain = (1,) * len(puts) if turn.draws.chance(0.5) else ()
+            await _refused(turn, session, PutRevoke(puts, uncertain), puts)
         case 2 if leases:
             await _refused(turn, session, Renew(leases), leases)
         case 3 if leases:
@@ -57,9 +57,10 @@ async def _say_one(turn: Turn, session: ControlSession) -> None:
 
 
 def _puts(witness: Witness) -> tuple[PutId, ...]:
-    """Of others, open, or in quarantine, or objects."""
-    living = (put_id for put_id, entry in reversed(witness.ledger.puts.items()) if entry.holdings)
-    return tuple(itertools.islice(living, _MAX_NAMED))
+    """Of others, open, or objects; those in quarantine first, where a stranger's word could do most."""
+    living = [(put_id, entry) for put_id, entry in reversed(witness.ledger.puts.items()) if entry.holdings]
+    living.sort(key=lambda one: not one[1].extents(Holding.QUARANTINED))
+    return tuple(put_id for put_id, _ in living[:_MAX_NAMED])
 
 
 async def _refused(

@@ -34,17 +34,20 @@ _PROBE_TIMEOUT_S = 10.0
 async def come_to_rest(cluster: Cluster, probe: Host) -> None:
     """Judge the calm; called in no host's life."""
     client = await probe.run(_connect(cluster, probe))
-    if client is None:
+    if client is None or not await _settles(cluster, probe, client):
         return
-    if await _settles(cluster, probe, client):
-        await probe.run(_works_as_new(cluster, client))
+    # What was done to a client that is over must not be done to who comes after it under its name.
+    heir = next((client.name for client in cluster.shape.clients if client.named), None)
+    worker = await probe.run(_connect(cluster, probe, heir))
+    if worker is not None:
+        await probe.run(_works_as_new(cluster, worker))
 
 
-async def _connect(cluster: Cluster, probe: Host) -> Client | None:
+async def _connect(cluster: Cluster, probe: Host, name: str | None = None) -> Client | None:
     trouble = ""
     for _ in range(int(REST_MS / 1_000 / _LOOK_EVERY_S)):
         try:
-            return await cluster.connect(probe, timeout_s=_PROBE_TIMEOUT_S)
+            return await cluster.connect(probe, name=name, timeout_s=_PROBE_TIMEOUT_S)
         except PoolError as error:
             trouble = str(error)
             await asyncio.sleep(_LOOK_EVERY_S)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pykvpool_sim.choosers import Chooser, Fifo, Pct, Recorder, Seeded, Tape
-from pykvpool_sim.cluster.cluster import MASTER, BugLog, Cluster
+from pykvpool_sim.cluster.cluster import MASTER, BugLog, Cluster, awaited
 from pykvpool_sim.cluster.program import ClientProgram
 from pykvpool_sim.cluster.rest import come_to_rest
 from pykvpool_sim.cluster.shape import ClientShape, Shape, draw_shape
@@ -41,6 +41,8 @@ class Options:
     only: tuple[str, ...] = ()
     #: Strikes in place of those that the seed draws; empty: its own.
     strikes: tuple[Strike, ...] = ()
+    #: All clients want a copy on every node, and no fewer: room is made on all of them or on none, all the time.
+    everywhere: bool = False
     #: A kind that is left out of the plan, which is otherwise as it was.
     without: str = ""
     #: Numbers of the strikes of the plan that are carried out; None: all.
@@ -123,6 +125,8 @@ def run_seed(
     options = options or Options()
     world = World(seed, chooser=lambda draws: _chooser(draws, options), limit_s=_LIMIT_S)
     shape = reshape(draw_shape(world.draws("shape"), [weights for _, weights in VERBS.values()], options.chaos_ms))
+    if options.everywhere:
+        shape = shape.copied_everywhere()
     cluster = Cluster(world, shape, options.off)
     drawn = draw_troubles(world.draws("plan"), cluster, options.only)
     if options.strikes:
@@ -140,7 +144,8 @@ def run_seed(
     log.propagate = False
     world.history.listener = comparison
     try:
-        world.run(lambda _: _scenario(cluster, plan, programs, options, comparison))
+        with awaited(cluster.verdicts):
+            world.run(lambda _: _scenario(cluster, plan, programs, options, comparison))
     except (SimulationError, Hung) as error:
         cluster.verdicts.add("bug", f"{type(error).__name__}: {error}")
     finally:

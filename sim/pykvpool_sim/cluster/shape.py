@@ -72,6 +72,10 @@ class Shape:
             clients=tuple(client for client in self.clients if client.name in hosts),
         )
 
+    def copied_everywhere(self) -> Shape:
+        """The same cluster with clients that all want a copy on every node."""
+        return replace(self, clients=tuple(replace(client, everywhere=True) for client in self.clients))
+
 
 def draw_shape(draws: Draws, weights: Sequence[Sequence[int]], chaos_ms: int) -> Shape:
     """A cluster. `weights`: for each kind of operation, how often a client may do it."""

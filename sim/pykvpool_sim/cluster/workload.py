@@ -132,6 +132,12 @@ async def _look(turn: Turn, view: View, scope: Scope, key: bytes, begun_ns: int)
             await asyncio.sleep(turn.draws.between(0, 1_000 if view.zero_copy else 500) / 1_000)
             turn.check_bytes("view", scope, key, view.data, begun_ns)
             turn.cluster.views.look(view)
+        if view.zero_copy:
+            # What it saw is worth something only if leaving says so.
+            await asyncio.sleep(turn.draws.between(0, 1_000) / 1_000)
+        lapsed = turn.cluster.views.lapsed(view)
+    if lapsed:
+        turn.cluster.views.left_silently(key)
 
 
 async def _remove(turn: Turn, client: Client) -> None:

@@ -34,12 +34,24 @@ class Wishes:
 
 
 @dataclass(slots=True)
+class Owed:
+    """What is still to be found out about a seed that was run."""
+
+    #: Kinds of faults to leave out.
+    without: list[str] = field(default_factory=list)
+    #: To run it again, for the digests.
+    again: bool = False
+
+
+@dataclass(slots=True)
 class Summary:
     """The sum over all seeds."""
 
     seeds: int = 0
     #: Which they are.
     done: set[int] = field(default_factory=set)
+    #: By seed: what is still to be found out about it. A campaign that is taken up again begins with these.
+    owed: dict[int, Owed] = field(default_factory=dict)
     #: What broke a promise before the campaign was taken up again: as in its record.
     earlier_failures: list[dict[str, object]] = field(default_factory=list)
     #: What broke a promise, and how it was run.
@@ -78,12 +90,15 @@ class Summary:
 
 class Campaign:
     """A `Source` of runs; `summary` grows with what comes of them, from what it was before. Seeds that are in it are
-    not run again."""
+    not run again, but for those about which something is still to be found out: that takes their first run."""
 
     def __init__(self, seeds: Iterable[int], wishes: Wishes, summary: Summary | None = None) -> None:
         self.summary = summary or Summary()
         self._wishes = wishes
         self._seeds = iter([seed for seed in seeds if seed not in self.summary.done])
+        #: Seeds to run for what they owe: their figures are in the summary. And those being run for it.
+        self._recall: deque[int] = deque(self.summary.owed)
+        self._recalled: set[int] = set()
         #: Comparisons to make: the seed's run, and the kind that is left out.
         self._without: deque[tuple[Report, str]] = deque()
         #: First runs to repeat, by the worker that must not do it.
@@ -107,11 +122,15 @@ class Campaign:
             report = again[1]
             self._repeats[report.seed] = report
             return Run(report.seed, options)
+        if self._recall:
+            self._recalled.add(self._recall[0])
+            return Run(self._recall.popleft(), options)
         while self._without:
             report, kind = self._without.popleft()
             if self.summary.took_effect[kind] < self._wishes.enough:
                 comparison = Comparison(report.told, report.stopped.get(kind, frozenset()))
                 return Run(report.seed, replace(options, without=kind), comparison)
+            self._compared(report.seed, kind)
         seed = next(self._seeds, None)
         return None if seed is None else Run(seed, options)
 
@@ -122,18 +141,43 @@ class Campaign:
             kind = run.options.without
             summary.compared[kind] += 1
             summary.took_effect[kind] += result.differs
+            self._compared(run.seed, kind)
             if report.failed:
                 summary.failures.append((report, run.options))
+        elif run.seed in self._recalled:
+            self._recalled.remove(run.seed)
+            self._look_into(worker, report)
         elif run.seed in self._repeats:
             first = self._repeats.pop(run.seed)
             summary.repeated += 1
+            summary.owed[run.seed].again = False
+            self._forget_settled(run.seed)
             if (first.digest, first.history_digest) != (report.digest, report.history_digest):
                 summary.unrepeatable.append(run.seed)
         else:
             summary.add(report)
             if report.failed:
                 summary.failures.append((report, run.options))
-            if self._wishes.twice:
-                self._again.append((worker, report))
-            if self._wishes.compare and not report.failed:
-                self._without.extend((report, kind) for kind in sorted(report.fired))
+            kinds = sorted(report.fired) if self._wishes.compare and not report.failed else []
+            summary.owed[run.seed] = Owed(kinds, self._wishes.twice)
+            self._look_into(worker, report)
+
+    def _look_into(self, worker: int, report: Report) -> None:
+        """Queue what a seed owes; `report` is of its first run."""
+        owed = self.summary.owed[report.seed]
+        if owed.without and report.failed:
+            # It did not when it was run before: no history to compare with.
+            self.summary.failures.append((report, self._wishes.options))
+            owed.without.clear()
+        if owed.again:
+            self._again.append((worker, report))
+        self._without.extend((report, kind) for kind in owed.without)
+        self._forget_settled(report.seed)
+
+    def _compared(self, seed: int, kind: str) -> None:
+        self.summary.owed[seed].without.remove(kind)
+        self._forget_settled(seed)
+
+    def _forget_settled(self, seed: int) -> None:
+        if self.summary.owed[seed] == Owed():
+            del self.summary.owed[seed]

@@ -98,6 +98,9 @@ def _range(ctx: click.Context, param: click.Parameter, value: str | None) -> ran
     "--strikes", metavar="STRIKES", callback=_read(read_strikes, "pause at master from 8000 for 15000; kill at ..."),
     help="These strikes (times in ms), in place of those that the seed draws.",
 )  # fmt: skip
+@click.option(
+    "--everywhere", is_flag=True, help="All clients want a copy on every node, and no fewer; else, as they are drawn."
+)
 @click.option("--keep", metavar="NUMBERS", callback=_numbers, help="Only these strikes of the seed's plan, by number.")
 @click.option(
     "--hosts", metavar="LIST", callback=_read(_hosts, "node-0,client-1"), help="Only these nodes and clients."
@@ -149,6 +152,7 @@ def sim(
     only: tuple[str, ...],
     without: str,
     strikes: tuple[Strike, ...] | None,
+    everywhere: bool,
     keep: tuple[int, ...] | None,
     hosts: tuple[str, ...] | None,
     turns: frozenset[str] | None,
@@ -178,15 +182,25 @@ def sim(
     if compare and without:
         raise click.UsageError("--compare leaves out one kind after the other: do without --without")
     options = Options(
-        only, strikes or (), without, keep, hosts, turns, tape, round(chaos_s * 1_000), frozenset(off), timeline=trace
+        only=only,
+        strikes=strikes or (),
+        everywhere=everywhere,
+        without=without,
+        keep=keep,
+        hosts=hosts,
+        turns=turns,
+        tape=tape,
+        chaos_ms=round(chaos_s * 1_000),
+        off=frozenset(off),
+        timeline=trace,
     )
     wishes = Wishes(options, twice, compare, enough)
     numbers = range(seed, seed + 1) if seed is not None else seeds or range(100)
     processes = 1 if seed is not None else min(jobs or os.cpu_count() or 1, len(numbers))
     screen = console()
-    before, before_s = _earlier(record) if resume else (Summary(), 0.0)
+    before, before_s = _earlier(record, wishes) if resume else (Summary(), 0.0)
     campaign = Campaign(numbers, wishes, before)
-    summary, wall_s = _run(campaign, numbers, processes, record, before_s, first_failure=first_failure)
+    summary, wall_s = _run(campaign, wishes, numbers, processes, record, before_s, first_failure=first_failure)
     if seed is not None:
         _one(screen, summary.last)
     if seed is None or not summary.failures:
@@ -198,7 +212,14 @@ def sim(
 
 
 def _run(
-    campaign: Campaign, numbers: range, processes: int, record: Path | None, before_s: float, *, first_failure: bool
+    campaign: Campaign,
+    wishes: Wishes,
+    numbers: range,
+    processes: int,
+    record: Path | None,
+    before_s: float,
+    *,
+    first_failure: bool,
 ) -> tuple[Summary, float]:
     """All seeds, or those before the first failure, Ctrl-C or SIGTERM. Returns the sum, and the time it took in
     seconds."""
@@ -208,7 +229,7 @@ def _run(
         try:
             for _ in campaign.run(processes):
                 if progress.update(summary) and record is not None:
-                    write_record(record, summary, time.perf_counter() - begun_s, whole=False)
+                    write_record(record, summary, wishes, time.perf_counter() - begun_s, whole=False)
                 if first_failure and summary.failures:
                     break
         except KeyboardInterrupt:
@@ -217,18 +238,19 @@ def _run(
             progress.say("interrupted: what follows is about the seeds so far")
     wall_s = time.perf_counter() - begun_s
     if record is not None:
-        write_record(record, summary, wall_s, whole=summary.seeds == len(numbers))
+        whole = summary.done.issuperset(numbers) and not summary.owed
+        write_record(record, summary, wishes, wall_s, whole=whole)
     return summary, wall_s
 
 
-def _earlier(record: Path | None) -> tuple[Summary, float]:
+def _earlier(record: Path | None, wishes: Wishes) -> tuple[Summary, float]:
     """What the record of an earlier campaign says, and how long that took in seconds."""
     if record is None:
         raise click.UsageError("--resume goes on from a file: name it with --json")
     try:
-        return read_record(record) if record.exists() else (Summary(), 0.0)
+        return read_record(record, wishes) if record.exists() else (Summary(), 0.0)
     except (OSError, ValueError) as error:
-        raise click.UsageError(f"--resume cannot read {record}: {error}") from None
+        raise click.UsageError(f"--resume cannot go on from {record}: {error}") from None
 
 
 def _one(screen: Console, report: Report) -> None:

@@ -98,7 +98,14 @@ def _size(smallest: Shrunken, whole: Report) -> str:
 
 def replay_command(seed: int, options: Options) -> str:
     """The command line that runs exactly this again."""
-    words = ["pykvpool", "sim", "--seed", str(seed)]
+    return " ".join(["pykvpool", "sim", "--seed", str(seed), *option_words(options)])
+
+
+def option_words(options: Options) -> list[str]:
+    """As one would type them."""
+    words: list[str] = []
+    if options.everywhere:
+        words += ["--everywhere"]
     if options.only:
         words += ["--faults", f"'{','.join(options.only)}'"]
     if options.strikes:
@@ -117,7 +124,7 @@ def replay_command(seed: int, options: Options) -> str:
         words += ["--chaos-s", f"{options.chaos_ms / 1_000:g}"]
     if options.off:
         words += ["--off", ",".join(sorted(options.off))]
-    return " ".join(words)
+    return words
 
 
 def print_lines(console: Console, lines: Iterator[str]) -> None:

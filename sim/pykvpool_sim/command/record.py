@@ -10,18 +10,20 @@ from collections import Counter
 from pathlib import Path
 
 from pykvpool_sim.cluster.troubles import KINDS
-from pykvpool_sim.command.campaign import Summary
-from pykvpool_sim.command.pages import replay_command
+from pykvpool_sim.command.campaign import Owed, Summary, Wishes
+from pykvpool_sim.command.pages import option_words, replay_command
 
 
-def write_record(path: Path, summary: Summary, wall_s: float, *, whole: bool) -> None:
-    """Replaces `path`, in one step. `whole`: all seeds that were asked for are in it."""
+def write_record(path: Path, summary: Summary, wishes: Wishes, wall_s: float, *, whole: bool) -> None:
+    """Replaces `path`, in one step. `whole`: all that was asked for is in it."""
     record = {
         "whole": whole,
+        "command": _command(wishes),
         "python": platform.python_version(),
         "wall_s": round(wall_s, 1),
         "seeds": summary.seeds,
         "done": sorted(summary.done),
+        "owed": {seed: {"without": owed.without, "again": owed.again} for seed, owed in sorted(summary.owed.items())},
         "runs": summary.runs,
         "virtual_s": round(summary.virtual_s, 1),
         "callbacks": summary.callbacks,
@@ -52,10 +54,21 @@ def write_record(path: Path, summary: Summary, wall_s: float, *, whole: bool) ->
     unfinished.replace(path)
 
 
-def read_record(path: Path) -> tuple[Summary, float]:
-    """The figures in `path`, and the seconds they took. Raises OSError, and ValueError where it is no such file."""
+def _command(wishes: Wishes) -> str:
+    """What the figures are of, seeds aside: figures of two commands do not add up."""
+    words = ["pykvpool", "sim", *option_words(wishes.options)]
+    words += ["--twice"] if wishes.twice else []
+    words += ["--compare", "--enough", str(wishes.enough)] if wishes.compare else []
+    return " ".join(words)
+
+
+def read_record(path: Path, wishes: Wishes) -> tuple[Summary, float]:
+    """The figures in `path`, and the seconds they took. Raises OSError, and ValueError where it is no such file, or one
+    of other wishes."""
     record = json.loads(path.read_text())
     try:
+        if record["command"] != _command(wishes):
+            raise ValueError(f"it has the figures of `{record['command']}`, and this is `{_command(wishes)}`")
         faults: dict[str, dict[str, int]] = record["faults"]
 
         def column(name: str) -> Counter[str]:
@@ -64,6 +77,7 @@ def read_record(path: Path) -> tuple[Summary, float]:
         summary = Summary(
             seeds=record["seeds"],
             done=set(record["done"]),
+            owed={int(seed): Owed(owed["without"], owed["again"]) for seed, owed in record["owed"].items()},
             earlier_failures=record["failures"],
             repeated=record["repeated"],
             unrepeatable=record["unrepeatable"],

@@ -8,7 +8,7 @@ out, piece by piece), then the two ends that the pool sees: `server` and `client
 from pykvpool_sim.fabric.client import SimFabricClient
 from pykvpool_sim.fabric.memory import SimMemory
 from pykvpool_sim.fabric.server import RAILS, SimFabricServer
-from pykvpool_sim.fabric.terms import FabricFaults, Landing, Watcher
+from pykvpool_sim.fabric.terms import FabricFaults, Landing, Taking, Watcher
 from pykvpool_sim.fabric.wire import DataNetwork
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "SimFabricClient",
     "SimFabricServer",
     "SimMemory",
+    "Taking",
     "Watcher",
 ]

@@ -30,7 +30,7 @@ from pykvpool.model.ids import Generation, PutId
 from pykvpool_sim.clock import NS_PER_MS
 from pykvpool_sim.fabric.buffers import put_bytes, take_bytes
 from pykvpool_sim.fabric.memory import SimMemory
-from pykvpool_sim.fabric.terms import Landing
+from pykvpool_sim.fabric.terms import Landing, Taking
 from pykvpool_sim.life import Life, State
 
 if TYPE_CHECKING:
@@ -187,8 +187,7 @@ class QueuePair:
             self._there.pop()
         later_ns = draws.between(0, faults.linger_ns) if kept and draws.chance(faults.linger_ratio) else 0
         for piece in self._there:
-            if piece.data is None:
-                piece.data = take_bytes(piece.work.pieces, piece.start, piece.length)
+            self._take(piece)
             piece.due_ns += later_ns
             self._at(piece.due_ns, self._arrive)
 
@@ -273,8 +272,7 @@ class QueuePair:
         network, work = self.network, piece.work
         late = self.near_end is End.GONE
         if work.put_id is not None:
-            if piece.data is None:
-                piece.data = take_bytes(work.pieces, piece.start, piece.length)
+            self._take(piece)
             piece.late = late
             self._unplaced.append(piece)
             network.after(network.draws.between(0, network.faults.place_ns), self._place, piece)
@@ -291,6 +289,12 @@ class QueuePair:
         self._back.append(piece)
         work.left -= 1
         self._at(piece.due_ns, self._return)
+
+    def _take(self, piece: Piece) -> None:
+        """The NIC reads the local buffers of a write, unless it has before."""
+        if piece.data is None:
+            piece.data = take_bytes(piece.work.pieces, piece.start, piece.length)
+            self.network.took(Taking(self.peer, piece.work.put_id, piece.data))
 
     def _place(self, piece: Piece) -> None:
         """What a NIC took is in memory: this piece, and those before it."""

@@ -63,6 +63,15 @@ class Landing:
     late: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """Bytes that a NIC took out of local buffers, to send them. Whether they ever land is another matter."""
+
+    peer: Peer
+    put_id: PutId | None
+    data: bytes
+
+
 class Watcher(Protocol):
     """Sees every touch, outside the code under test."""
 

@@ -24,7 +24,7 @@ from pykvpool.model.ids import Generation
 from pykvpool_sim.clock import NS_PER_MS
 from pykvpool_sim.fabric.memory import SimMemory
 from pykvpool_sim.fabric.queue_pair import QueuePair
-from pykvpool_sim.fabric.terms import FabricFaults, Landing, Watcher
+from pykvpool_sim.fabric.terms import FabricFaults, Landing, Taking, Watcher
 from pykvpool_sim.life import CURRENT_LIFE, Life, State
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class DataNetwork:
         self.faults = FabricFaults()
         self.draws = world.draws("fabric")
         self.watchers: list[Watcher] = []
+        #: Told of all that is taken out of local buffers.
+        self.on_taken: list[Callable[[Taking], None]] = []
         #: What happened how often, for summaries.
         self.counts: Counter[str] = Counter()
         self._numbers = itertools.count(1)
@@ -116,6 +118,10 @@ class DataNetwork:
             self.counts["late landing"] += 1
         for watcher in list(self.watchers):
             watcher.landed(landing)
+
+    def took(self, taking: Taking) -> None:
+        for tell in self.on_taken:
+            tell(taking)
 
     # -- connecting ----------------------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ MUTATIONS = (
         name="a-goodbye-though-the-master-was-not-told",
         rule="P2: a goodbye says that nothing is under way",
         file="pykvpool/client/link.py",
-        old="goodbye=self._unsaid_in != self.life",
+        old="goodbye=not self._unsaid[self.life]",
         new="goodbye=True",
         checks=_writer,
     ),

@@ -19,20 +19,16 @@ SEEDS = Path(__file__).parents[2] / "sim/regressions/seeds.json"
 def simulations() -> dict[str, Simulation]:
     """By the name of the bug."""
     return {
-        name: Simulation(1, entry["seed"], tuple(entry["faults"]), _strikes(entry["strikes"]))
+        name: Simulation(1, entry["seed"], tuple(entry["faults"]), tuple(entry["options"]))
         for name, entry in json.loads(SEEDS.read_text()).items()
     }
-
-
-def _strikes(text: str) -> tuple[str, ...]:
-    return ("--strikes", text) if text else ()
 
 
 def keep(found: dict[str, Simulation]) -> None:
     """Write the file anew."""
     entries = [
         f'  {json.dumps(name)}: {{"seed": {one.first}, "faults": {json.dumps(list(one.faults))}, '
-        f'"strikes": {json.dumps(one.options[-1] if one.options else "")}}}'
+        f'"options": {json.dumps(list(one.options))}}}'
         for name, one in found.items()
     ]
     SEEDS.write_text("{\n" + ",\n".join(entries) + "\n}\n", "utf-8")
@@ -47,8 +43,8 @@ MUTATIONS = tuple(
             "regression-a-revoke-that-did-not-get-through-is-forgotten",
             "P3: nothing leaks: what was given up is said until it is heard",
             "pykvpool/client/link.py",
-            "                    await asyncio.sleep(INSIST_PAUSE_S)\n",
-            "                    return\n",
+            "                await asyncio.sleep(INSIST_PAUSE_S)\n",
+            "                return\n",
             ["client/test_writer_rules.py"],
         ),
         (
@@ -58,6 +54,14 @@ MUTATIONS = tuple(
             "for put_id in by_place.get(place, ()) if put_id not in self._given_up)\n",
             "for put_id in by_place.get(place, ()))\n",
             ["core/test_core_p2_no_reuse.py"],
+        ),
+        (
+            "regression-room-is-made-on-a-preferred-node-where-the-put-cannot-start",
+            "P6: at least what was asked, or nothing",
+            "pykvpool/core/placement.py",
+            "                if preferred and enough and (yield",
+            "                if preferred and (yield",
+            ["core/test_core_p6_eviction.py"],
         ),
     )
 )

@@ -135,14 +135,6 @@ MUTATIONS = (
         checks=_space,
     ),
     Mutation(
-        name="evicting-for-a-preferred-node-where-the-put-cannot-start",
-        rule="P6: at least what was asked, or nothing",
-        file="pykvpool/core/placement.py",
-        old="                if preferred and enough and (yield",
-        new="                if preferred and (yield",
-        checks=selections("core/test_core_p6_eviction.py"),
-    ),
-    Mutation(
         name="too-few-nodes-is-silently-fewer-copies",
         rule="P7: nothing dropped silently",
         file="pykvpool/core/placement.py",
