@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pykvpool.errors import Closed, GpuFailed, InvalidArgument, LimitExceeded, PoolError
 from pykvpool.memory.buffers import BufferRegistry, RegisteredBuffer
 from pykvpool.memory.copying import bytes_at
-from pykvpool.memory.cuda_copies import CopyQueue
+from pykvpool.memory.cuda_copies import CopyQueue, giving_back
 from pykvpool.memory.cuda_driver import Allocation, DeviceFacts, Driver, WriteOrdering
 from pykvpool.memory.cuda_python import load_driver
 from pykvpool.memory.cuda_ring import StagingRing
@@ -82,12 +82,12 @@ class Staging:
         self.ring.break_(error)
 
     def close(self) -> bool:
-        """Give everything back; False where something may still use it, for ever. Raises `GpuFailed`."""
+        """Give everything back that the driver takes; False where something may still use it, for ever."""
         self.ring.close()
         if self.ring.taken:
             return False  # the memory stays pinned until the process ends
         self.copies.close()
-        with self._driver.current(self._ordinal):
+        with giving_back("pinned memory", self._ordinal), self._driver.current(self._ordinal):
             self._driver.free_host(self._pinned)
         return True
 
@@ -109,9 +109,10 @@ class GpuDevice:
                 self._driver.flush_writes()
 
     def close(self) -> None:
-        """Raises `GpuFailed`."""
+        """Give back what the driver takes."""
         if self.staging is None or self.staging.close():
-            self._driver.release(self.facts.ordinal)
+            with giving_back("its context", self.facts.ordinal):
+                self._driver.release(self.facts.ordinal)
 
 
 @dataclass(slots=True)
@@ -304,7 +305,7 @@ class GpuMemory:
             return [event for event in events if not self.driver.reached(event)]
 
     def close(self) -> None:
-        """Give GPUs back; transfers must be over. Harmless twice. Raises `GpuFailed`."""
+        """Give GPUs back; transfers must be over. Harmless twice. What a driver refuses is logged, and left to it."""
         self._closed = True
         devices, self._devices = self._devices, {}
         for ring in self._rings.values():

@@ -14,12 +14,25 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from pykvpool.errors import GpuFailed
 from pykvpool.memory.cuda_driver import Driver
 from pykvpool.memory.cuda_ring import Run
 from pykvpool.runtime import Offload, drain
+
+_log = logging.getLogger("pykvpool.fabric.gpu")
+
+
+@contextmanager
+def giving_back(what: str, ordinal: int) -> Iterator[None]:
+    """A refusal is logged: a GPU whose context is broken refuses everything, and takes it back with the process."""
+    try:
+        yield
+    except GpuFailed as error:
+        _log.warning("%s of GPU %d is not taken back: %s", what, ordinal, error)
 
 
 class Direction(enum.Enum):
@@ -69,10 +82,10 @@ class CopyQueue:
 
     def close(self) -> None:
         """Give the streams back. Nothing may be under way."""
-        with self._driver.current(self._ordinal):
-            for stream in self._streams.values():
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            with giving_back("a stream", self._ordinal), self._driver.current(self._ordinal):
                 self._driver.destroy_stream(stream)
-        self._streams = {}
 
     def _carry(self, direction: Direction, runs: Sequence[Run], after: Sequence[int]) -> None:
         """In an offload thread: enqueueing thousands of copies takes milliseconds, and waits where a stream is full."""
@@ -85,7 +98,8 @@ class CopyQueue:
                 failure = self._enqueue(direction, stream, runs, after)
                 driver.record(done, stream)
                 driver.wait(done)
-                driver.destroy_event(done)
+                with giving_back("an event", self._ordinal):
+                    driver.destroy_event(done)
         except GpuFailed as error:
             if begun:
                 message = f"GPU {self._ordinal} is not usable any more: {error.message}"

@@ -1,7 +1,7 @@
 """Which ways a NIC could take into the memory of a GPU, best first, and why the others are no use.
 
 Pure: from what the GPU says of itself and of the allocation, and what modules the kernel has. Whether the NIC agrees is
-found out by trying (`pykvpool.fabric.gpu_direct`); what is left in the end is the staging ring.
+found out by trying (`pykvpool.fabric.rdma.gpu_memory`); what is left in the end is the staging ring.
 """
 
 from __future__ import annotations

@@ -218,6 +218,23 @@ def test_a_low_limit_on_locked_memory_is_a_warning_where_there_is_a_card(host: F
     assert the(host.nic(), memory.memlock).status is Status.WARN
 
 
+@pytest.mark.parametrize(("limit", "status"), [(3 * GIB, Status.OK), (GIB, Status.WARN), (GIB - 1, Status.BAD)])
+def test_each_device_locks_the_memory_for_itself(host: FakeHost, limit: int, status: Status) -> None:
+    for number in range(3):
+        place = f"pci0000:15/0000:15:01.0/0000:1{number}:00.0"
+        host.nic(f"mlx5_{number}", place, uverbs=f"uverbs{number}", interface=f"eth{number}")
+    host.answers["limit"] = lambda which: (limit, limit)
+    finding = the(host, memory.memlock, Wants(fabrics=RDMA.fabrics, segment_bytes=GIB))
+    assert finding.status is status
+    assert ("RDMA needs 1 GiB with each of 3 devices" in finding.message) == (status is not Status.OK)
+
+
+def test_root_of_a_container_without_privilege_has_the_limit_all_the_same(host: FakeHost) -> None:
+    host.write("proc/self/status", "CapEff:\t4000")
+    host.write("proc/self/uid_map", "0 1000 1\n1 100000 65536")
+    assert the(host.nic(), memory.memlock, RDMA).status is Status.BAD
+
+
 @pytest.mark.parametrize(
     ("where", "text"),
     [(".dockerenv", ""), ("run/.containerenv", ""), ("proc/1/cgroup", "0::/kubepods/besteffort/pod1")],
@@ -226,6 +243,7 @@ def test_within_a_container_the_fix_is_the_containers(host: FakeHost, where: str
     assert the(host, memory.memlock, RDMA).fix.startswith("ulimit -l unlimited")
     host.write(where, text)
     assert the(host, memory.memlock, RDMA).fix.startswith("docker run --ulimit memlock=-1")
+    assert the(host, rdma.devices, RDMA).fix.startswith("on the host of this container, load the driver")
 
 
 @pytest.mark.parametrize(

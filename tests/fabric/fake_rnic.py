@@ -17,7 +17,6 @@ from pykvpool.fabric.verbs import (
     GidType,
     Limits,
     Opcode,
-    Piece,
     QueuePairState,
     Status,
     VerbsError,
@@ -70,10 +69,13 @@ class FakeDevice:
         self.network = network
         network.devices.append(self)
         self.limits = LIMITS
+        #: How it takes a dma-buf: "refused", "by address" or "by offset".
+        self.dma_buf = "refused"
         self.mtu_bytes = 4096
         self.gids = default_gids(len(network.devices))
         self.up = True
         self.gone = False
+        self.vanished = False
         #: What was asked of the device, and how often.
         self.calls: Counter[str] = Counter()
         self.contexts: list[FakeContext] = []
@@ -84,6 +86,8 @@ class FakeDevice:
         #: Local GIDs, by index, whose packets go nowhere.
         self.silent_gids: set[int] = set()
         self._refusals: list[int] = []
+        #: Calls that will be refused, by name: the error number of each, 0 where one is let through.
+        self._refused_calls: dict[str, list[int]] = {}
         self._failures: list[tuple[Opcode | None, int, Status]] = []
         self._held = False
         self._keys = 0x1000 * len(network.devices)
@@ -119,14 +123,22 @@ class FakeDevice:
     def refuse_next_registration(self, number: int = errno.ENOMEM) -> None:
         self._refusals.append(number)
 
+    def refuse_call(self, name: str, number: int = errno.EINVAL, skip: int = 0, times: int = 1) -> None:
+        """The next calls of that name (after `skip` of them) fail, on a device that goes on living."""
+        self._refused_calls[name] = [0] * skip + [number] * times
+
+    def refuse_no_call(self) -> None:
+        self._refused_calls.clear()
+
     def set_port(self, up: bool) -> None:
         """The cable is pulled, or put back: an event, and silence meanwhile."""
         self.up = up
         self.tell(EventKind.PORT_ACTIVE if up else EventKind.PORT_DOWN)
 
-    def drop(self) -> None:
-        """The device is gone: an event, every queue pair broken, and every later call fails."""
-        self.gone = True
+    def drop(self, *, vanished: bool = False) -> None:
+        """The device is gone: an event, every queue pair broken, and every later call fails. `vanished`: the kernel has
+        destroyed all that was on it, so that even closing it fails."""
+        self.gone, self.vanished = True, vanished
         for pair in list(self.pairs.values()):
             pair.break_down()
         self.tell(EventKind.DEVICE_FATAL)
@@ -141,7 +153,12 @@ class FakeDevice:
     # -- what the verbs ask ---------------------------------------------------------------------------------------
 
     def called(self, name: str) -> None:
+        """Every verb says so before it does anything. Raises `VerbsError` where the test wants it refused."""
         self.calls[name] += 1
+        refusals = self._refused_calls.get(name)
+        number = refusals.pop(0) if refusals else 0
+        if number:
+            raise VerbsError(name, self.name, number, os.strerror(number))
 
     def new_key(self) -> int:
         # Steps of an odd number: a key that is off by a little is nobody's.
@@ -151,6 +168,11 @@ class FakeDevice:
     def must_be_here(self, operation: str) -> None:
         if self.gone:
             raise VerbsError(operation, self.name, errno.EIO, os.strerror(errno.EIO))
+
+    def closed(self, what: str) -> None:
+        """One of its objects is not there any more."""
+        if self.vanished:
+            raise VerbsError(what, self.name, errno.EIO, os.strerror(errno.EIO))
 
     def refuse_registration(self, address: int, length: int) -> None:
         number = 0
@@ -227,7 +249,8 @@ def carry_out(pair: FakeQueuePair, request: WorkRequest) -> Status:
     if not allowed:
         peer.break_down()
         return Status.REMOTE_ACCESS
-    _move(request.opcode, request.pieces, request.remote_address)
+    local = [(piece.address + pair.rnic.regions[piece.lkey].shift, piece.length) for piece in request.pieces]
+    _move(request.opcode, local, request.remote_address)
     return Status.SUCCESS
 
 
@@ -249,8 +272,9 @@ def _answering(pair: FakeQueuePair) -> FakeQueuePair | None:
     return peer if is_mine and in_step else None
 
 
-def _move(opcode: Opcode, pieces: tuple[Piece, ...], remote: int) -> None:
-    for piece in pieces:
-        source, target = (remote, piece.address) if opcode is Opcode.READ else (piece.address, remote)
-        ctypes.memmove(target, source, piece.length)
-        remote += piece.length
+def _move(opcode: Opcode, local: list[tuple[int, int]], remote: int) -> None:
+    """`local`: address and length of each piece."""
+    for address, length in local:
+        source, target = (remote, address) if opcode is Opcode.READ else (address, remote)
+        ctypes.memmove(target, source, length)
+        remote += length

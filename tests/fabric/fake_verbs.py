@@ -54,6 +54,8 @@ class FakeVerbs:
     version = "1"
 
     def __init__(self, *names: str) -> None:
+        #: A test of the limit on locked memory says that it counts here.
+        self.pins_memory = False
         self.network = Network()
         self._devices = {name: FakeDevice(name, self.network) for name in names or ("fake0", "fake1")}
 
@@ -67,6 +69,7 @@ class FakeVerbs:
         device = self._devices.get(name)
         if device is None or device.gone:
             raise VerbsError("open", name, errno.ENODEV, f"no such device (there are: {', '.join(self._devices)})")
+        device.called("open")
         return FakeContext(device)
 
 
@@ -103,6 +106,7 @@ class FakeContext(Handle):
         os.eventfd_write(self.event_fd, 1)
 
     def next_event(self) -> Event | None:
+        self.rnic.called("next_event")
         if not self._events:
             return None
         os.eventfd_read(self.event_fd)
@@ -121,8 +125,10 @@ class FakeContext(Handle):
         return FakeCompletions(self, depth)
 
     def _destroy(self) -> None:
+        self.rnic.called("close context")
         self.rnic.contexts.remove(self)
         os.close(self.event_fd)
+        self.rnic.closed("close context")
 
 
 class FakeDomain(Handle):
@@ -138,9 +144,15 @@ class FakeDomain(Handle):
         return FakeRegion(self, address, length, access)
 
     def register_dmabuf(self, fd: int, offset: int, length: int, address: int, access: Access) -> FakeRegion:
-        """No device of this kind has memory behind a dma-buf: refused, as Soft-RoCE does."""
+        """Refused, as by Soft-RoCE, unless a test says that it is taken: then the memory is that at `address`, and
+        its name that or, as with pyverbs, the offset."""
         self.rnic.called("register_dmabuf")
-        raise VerbsError("register a dma-buf", self.device, errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if self.rnic.dma_buf == "refused":
+            raise VerbsError("register a dma-buf", self.device, errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        region = FakeRegion(self, address, length, access)
+        if self.rnic.dma_buf == "by offset":
+            region.address, region.shift = offset, address - offset
+        return region
 
     def queue_pair(self, completions: CompletionQueue, limits: QueuePairLimits) -> FakeQueuePair:
         assert isinstance(completions, FakeCompletions)
@@ -153,6 +165,7 @@ class FakeDomain(Handle):
 
     def _destroy(self) -> None:
         self.rnic.called("close domain")
+        self.rnic.closed("close domain")
 
 
 class FakeRegion(Handle):
@@ -162,6 +175,8 @@ class FakeRegion(Handle):
         self.address = address
         self.length = length
         self.access = access
+        #: From the addresses that requests name to those of the bytes.
+        self.shift = 0
         self.rnic = domain.rnic
         self.lkey = self.rkey = self.rnic.new_key()
         self.rnic.regions[self.rkey] = self
@@ -173,6 +188,7 @@ class FakeRegion(Handle):
     def _destroy(self) -> None:
         self.rnic.called("close region")
         del self.rnic.regions[self.rkey]
+        self.rnic.closed("close region")
 
 
 class FakeCompletions(Handle):
@@ -188,9 +204,11 @@ class FakeCompletions(Handle):
         self.overrun = False
 
     def arm(self) -> None:
+        self.rnic.called("arm")
         self._armed = True
 
     def take_event(self) -> int:
+        self.rnic.called("take_event")
         try:
             return os.eventfd_read(self.fd)
         except BlockingIOError:
@@ -208,6 +226,7 @@ class FakeCompletions(Handle):
             os.eventfd_write(self.fd, 1)
 
     def poll(self, limit: int) -> list[Completion]:
+        self.rnic.called("poll")
         polled = []
         while self._entries and len(polled) < limit:
             completion, pair, position = self._entries.popleft()
@@ -220,7 +239,9 @@ class FakeCompletions(Handle):
         self._entries = deque(entry for entry in self._entries if entry[1] is not pair)
 
     def _destroy(self) -> None:
+        self.rnic.called("close completion queue")
         os.close(self.fd)
+        self.rnic.closed("close completion queue")
 
 
 class FakeQueuePair(Handle):
@@ -327,3 +348,4 @@ class FakeQueuePair(Handle):
         self.queue.clear()
         self.completions.forget(self)
         del self.rnic.pairs[self.number]
+        self.rnic.closed("close queue pair")

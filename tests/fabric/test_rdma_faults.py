@@ -6,12 +6,13 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from pykvpool.errors import Closed, SegmentGone, TransferFailed, Unavailable
 from pykvpool.fabric.base import Peer
-from pykvpool.fabric.rdma.lane import SIGNAL_EVERY
+from pykvpool.fabric.rdma.lane import SIGNAL_EVERY, Lane
 from pykvpool.fabric.rdma.wire import Disconnected
 from pykvpool.fabric.verbs import Access, Opcode, Status, WorkRequest
 from tests.fabric.bench import jump
@@ -228,6 +229,76 @@ async def test_p2_a_write_over_several_registrations_is_confirmed_in_each_of_the
         assert len({request.rkey for request in posted}) == 13
 
 
+async def test_p2_the_owners_word_is_given_when_its_queue_pair_is_destroyed() -> None:
+    async with stage(near=("near0",), far=("far0",)) as here:
+        await here.connected()
+        (broken,) = here.far[0].pairs
+        here.near[0].fail_next(Status.RETRY_EXCEEDED, WRITE)
+        assert (await here.write(0, b"over another")).error is None
+        assert broken not in here.far[0].pairs
+
+
+@pytest.mark.parametrize("before_the_end", [1, 3, 7, 8])
+async def test_p2_a_write_at_the_end_of_a_registration_is_confirmed_within_it(before_the_end: int) -> None:
+    """One key does not open what lies behind it: the read that confirms a short write is as short."""
+
+    def small(verbs: FakeVerbs) -> None:
+        verbs["far0"].set_limits(max_mr_size_bytes=MIB)
+
+    async with stage(near=("near0",), far=("far0",), prepare=small) as here:
+        link = await here.connected()
+        lanes = list(link._lanes)
+        assert (await here.write(MIB - before_the_end, b"over the end")).error is None
+        assert here.memory.view[MIB - before_the_end :][:12] == b"over the end"
+        assert list(link._lanes) == lanes, "no queue pair was broken over it"
+
+
+@pytest.mark.parametrize("depth", [4, 9, 20])
+async def test_the_send_queue_does_not_overflow_when_writes_to_many_registrations_are_confirmed(depth: int) -> None:
+    """Each registration takes a read, and room for it: the smaller both are, the more often a queue is nearly full."""
+
+    def small(verbs: FakeVerbs) -> None:
+        for name in ("near0", "far0"):
+            verbs[name].set_limits(max_qp_wr=depth)
+        verbs["far0"].set_limits(max_mr_size_bytes=4096)
+
+    async with stage(near=("near0",), far=("far0",), prepare=small, size_bytes=MIB) as here:
+        link = await here.connected()
+        lanes = list(link._lanes)
+        for reads in range(12):
+            for writes in range(1, 12):
+                here.hold()
+                into = [bytearray(1) for _ in range(reads)]
+                data = [bytes([number + 1]) * 5 for number in range(writes)]
+                moving = asyncio.gather(
+                    here.client.read([here.to_read(0, each) for each in into], TIMEOUT_S),
+                    here.client.write([here.to_write(4096 * n, each) for n, each in enumerate(data)], TIMEOUT_S),
+                )
+                await turns(5)
+                here.release()
+                async with asyncio.timeout(TIMEOUT_S):
+                    outcomes = [outcome.error for each in await moving for outcome in each]
+                assert outcomes == [None] * (reads + writes)
+                assert [here.memory.view[4096 * n :][:5] for n in range(writes)] == data
+        assert list(link._lanes) == lanes, "a queue that overflows is broken"
+
+
+async def test_a_lane_counts_beyond_what_fits_beside_its_number() -> None:
+    """A queue pair that lives for days carries more than 2^32 requests."""
+    async with stage(near=("near0",), far=("far0",)) as here:
+        link = await here.connected()
+        (lane,) = link._lanes
+        data = random.Random(10).randbytes(64)
+        for start in (1 << 32, 1 << 33):
+            lane._sequence = start - 300
+            for turn in range(3):
+                batch = [here.to_write(64 * number, data) for number in range(200)]
+                outcomes = await here.client.write(batch, TIMEOUT_S)
+                assert [outcome.error for outcome in outcomes] == [None] * len(batch)
+                assert await here.read(0, 64) == data, turn
+        assert list(link._lanes) == [lane]
+
+
 async def test_p2_what_a_fence_cut_off_is_settled_and_not_repeated() -> None:
     async with stage(near=("near0",), far=("far0",)) as here:
         await here.connected()
@@ -257,11 +328,52 @@ async def test_p2_a_write_has_landed_when_a_read_behind_it_has_come_back() -> No
         assert (await writing).error is None
 
 
-async def test_p2_a_cancelled_transfer_gives_its_buffer_back_when_the_card_is_done_with_it() -> None:
+async def test_p2_a_write_over_two_registrations_has_landed_with_the_last_of_their_reads() -> None:
+    def small(verbs: FakeVerbs) -> None:
+        verbs["far0"].set_limits(max_mr_size_bytes=MIB)
+
+    async with stage(near=("near0",), far=("far0",), prepare=small) as here:
+        link = await here.connected()
+        (lane,) = link._lanes
+        lane._sequence = SIGNAL_EVERY - 3  # so that the first of the two reads asks for a completion, too
+        here.hold()
+        writing = asyncio.ensure_future(here.write(MIB - 100, bytes(200)))
+        await until(lambda: here.under_way == 4)
+        here.near[0].step(3)
+        await turns()
+        assert not writing.done()
+        here.near[0].step(1)
+        assert (await writing).error is None
+
+
+async def test_completions_of_many_lanes_have_room_and_the_room_of_lanes_that_have_gone_is_used_again() -> None:
+    def small(verbs: FakeVerbs) -> None:
+        verbs["near0"].set_limits(max_qp_wr=64, max_cqe=128)
+
+    async with stage(near=("near0",), far=("far0",), queue_pairs=5, prepare=small) as here:
+        link = await here.connected()
+        card = here.near[0]
+        assert link.lanes == 5
+        assert card.calls["completion_queue"] == 3, "two lanes fit into one"
+        data = random.Random(11).randbytes(8 * MIB)
+        for _ in range(6):
+            for pair in list(card.pairs.values()):
+                pair.break_down()
+            jump(60)
+            assert (await here.write(0, data)).error is None
+            assert await here.read(0, len(data)) == data
+            await until(lambda: link.lanes == 5)
+            await turns()
+        assert card.calls["completion_queue"] <= 6
+
+
+@pytest.mark.parametrize("size", [1000, MIB])
+async def test_p2_a_cancelled_transfer_gives_its_buffer_back_when_the_card_is_done_with_it(size: int) -> None:
+    """Whether the card writes to it, or to a slot from which it is filled."""
     async with stage(near=("near0",), far=("far0",)) as here:
         link = await here.connected()
         here.memory.view[:MIB] = b"\xab" * MIB
-        into = bytearray(MIB)
+        into = bytearray(size)
         here.hold()
         reading = asyncio.ensure_future(here.client.read([here.to_read(0, into)], TIMEOUT_S))
         await until(lambda: here.under_way)
@@ -271,15 +383,19 @@ async def test_p2_a_cancelled_transfer_gives_its_buffer_back_when_the_card_is_do
         here.release()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        assert into == b"\xab" * MIB, "it landed late, while the buffer was the card's"
+        assert into == b"\xab" * size, "it landed late, while the buffer was the card's"
         assert link.lanes == 1, "nothing had to be destroyed"
 
 
-async def test_p2_a_card_that_does_not_finish_loses_its_queue_pair_before_the_buffer_is_given_back() -> None:
+@pytest.mark.parametrize("size", [1000, MIB])
+async def test_p2_a_card_that_does_not_finish_loses_its_queue_pair_before_the_buffer_is_given_back(
+    size: int,
+) -> None:
     async with stage(near=("near0",), far=("far0",)) as here:
         await here.connected()
+        here.memory.view[:MIB] = b"\xab" * MIB
         here.hold()
-        into = bytearray(MIB)
+        into = bytearray(size)
         reading = asyncio.ensure_future(here.client.read([here.to_read(0, into)], TIMEOUT_S))
         await until(lambda: here.under_way)
         pairs = set(here.near[0].pairs)
@@ -288,8 +404,10 @@ async def test_p2_a_card_that_does_not_finish_loses_its_queue_pair_before_the_bu
             await reading
         assert not pairs & set(here.near[0].pairs)
         here.release()
-        await turns()
-        assert not any(into)
+        posted = here.near[0].calls["post"]
+        assert await here.read(0, 1) == b"\xab", "over a new queue pair"
+        assert here.near[0].calls["post"] == posted + 2, "to prove itself, and this one"
+        assert not any(into), "nothing is moved for a caller who has gone"
 
 
 async def test_calling_one_transfer_off_costs_no_other() -> None:
@@ -311,6 +429,33 @@ async def test_calling_one_transfer_off_costs_no_other() -> None:
         assert into == b"\xab" * MIB
         assert (await writing).error is None
         assert here.memory.view[2 * MIB : 3 * MIB] == data
+
+
+@pytest.mark.parametrize("status", [Status.REMOTE_ACCESS, Status.RETRY_EXCEEDED])
+async def test_a_confirmation_that_fails_again_and_again_ends_its_write(status: Status) -> None:
+    """The write itself is never refused, so nobody would be to blame for lanes that break until the deadline."""
+    async with stage(near=("near0",), far=("far0",)) as here:
+        link = await here.connected()
+        posts = []
+
+        def refused(lane: Lane) -> None:
+            posts.append(lane)
+            lane.rail.device.context.rnic.fail_next(status, READ)  # type: ignore[attr-defined]
+
+        confirm = Lane.confirm
+
+        def watched(lane: Lane) -> None:
+            if lane._unconfirmed and lane in link._lanes:
+                refused(lane)
+            confirm(lane)
+
+        with mock.patch.object(Lane, "confirm", watched):
+            outcome = await here.write(0, b"never confirmed")
+        assert isinstance(outcome.error, TransferFailed)
+        assert outcome.error.fields["status"] == str(status)
+        assert outcome.settled
+        assert 1 < len(posts) < 5
+        assert (await here.write(0, b"confirmed")).error is None
 
 
 async def test_the_send_queue_never_overflows_and_few_requests_ask_for_a_completion() -> None:
@@ -362,6 +507,7 @@ async def test_p5_the_end_of_a_generation_is_the_end_of_its_keys_and_queue_pairs
         assert (await here.write(0, b"other")).error is None
         await here.server.withdraw(first.generation)
         assert len(here.far[0].regions) == 1
+        assert len(here.far[0].pairs) == 1
         assert (await here.write(8, b"other")).error is None
         here.segment = first
         assert isinstance((await here.write(0, b"late")).error, SegmentGone)

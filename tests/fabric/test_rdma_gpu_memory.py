@@ -21,7 +21,7 @@ from pykvpool.fabric.rdma.gpu_memory import OF_NOBODY, GpuRegistrations
 from pykvpool.fabric.rdma.server import RdmaServer
 from pykvpool.fabric.rdma.settings import RdmaSettings
 from pykvpool.fabric.router import Router
-from pykvpool.fabric.verbs import Access, VerbsError
+from pykvpool.fabric.verbs import Access, Piece, VerbsError
 from pykvpool.memory.copying import checksum
 from pykvpool.memory.cuda import GpuMemory
 from pykvpool.memory.device import DevicePiece
@@ -143,7 +143,9 @@ async def test_a_registered_range_is_exported_and_given_to_the_card_whole_at_the
     )
     assert bench.kept.path(piece) == "mlx0 by dma-buf"
     registration = bench.kept.find(piece[100:200])
-    assert registration.lkey(bench.cards[0], bench.domain, piece.address + 100) == region.lkey
+    assert registration.piece(bench.cards[0], bench.domain, piece.address + 100, 5) == Piece(
+        piece.address + 100, 5, region.lkey
+    )
 
 
 async def test_an_export_holds_whole_pages_and_the_region_begins_where_the_range_does(make) -> None:
@@ -172,8 +174,9 @@ async def test_a_large_range_is_registered_in_chunks(make, refused: str) -> None
     assert bench.obstacle(piece) is None
     assert [region.length for region in bench.domain.regions] == [CHUNK, CHUNK, CHUNK, 7]
     registration = bench.kept.find(piece)
-    keys = [registration.lkey(bench.cards[0], bench.domain, piece.address + offset) for offset in (0, CHUNK, 3 * CHUNK)]
-    assert keys == [bench.domain.regions[chunk].lkey for chunk in (0, 1, 3)]
+    offsets = (0, CHUNK, 3 * CHUNK)
+    pieces = [registration.piece(bench.cards[0], bench.domain, piece.address + offset, 1) for offset in offsets]
+    assert [found.lkey for found in pieces] == [bench.domain.regions[chunk].lkey for chunk in (0, 1, 3)]
     assert registration.room(piece.address + CHUNK - 10) == 10
 
 
@@ -275,6 +278,18 @@ async def test_a_device_that_goes_takes_its_registrations_and_obstacles_with_it(
     assert bench.obstacle(piece) is None
 
 
+async def test_a_device_that_goes_takes_what_was_taken_back_and_is_still_moved(make) -> None:
+    bench = make()
+    held = bench.memory.register(bench.gpu.tensor(bytes(100)).piece)
+    bench.obstacle(held.piece)
+    registration = bench.kept.find(held.piece)
+    registration.use()
+    bench.memory.unregister(held)
+    bench.kept.detach(bench.cards[0])
+    assert not bench.domain.open
+    registration.done()
+
+
 async def test_closing_hears_no_more(make) -> None:
     bench = make()
     held = bench.memory.register(bench.gpu.tensor(bytes(100)).piece)
@@ -352,6 +367,27 @@ async def test_blocks_go_from_a_gpu_to_the_pool_and_back_past_every_cpu() -> Non
         assert bytes(target) == data
         assert not rig.names("copy_to") and not rig.names("allocate_host")
         assert rig.gpu.names()[-1] == "flush_writes"
+
+
+@pytest.mark.parametrize("dma_buf", ["by address", "by offset"])
+@pytest.mark.parametrize("chunk", [1 << 40, MIB])
+async def test_p1_blocks_go_by_dma_buf_whatever_addresses_a_binding_gives_it(dma_buf: str, chunk: int) -> None:
+    """pyverbs names the first byte of a dma-buf by its offset there; the other binding, by the GPU's address."""
+    async with Rig(peer_memory=False) as rig:
+        for name in ("near0", "near1"):
+            rig.verbs[name].dma_buf = dma_buf
+            rig.verbs[name].set_limits(max_mr_size_bytes=chunk)
+        data = noise(5 * MIB + 3)
+        source, target = rig.gpu.tensor(data), rig.gpu.tensor(bytes(len(data)))
+        for tensor in (source, target):
+            rig.memory.register(tensor.piece)
+        pairs = len(rig.verbs["near0"].pairs)
+        assert await rig.write([source.piece[11:]], offset=7) == Outcome(checksum=None, scheme="rdma")
+        assert bytes(rig.segment_memory.view[7 : 7 + len(data) - 11]) == data[11:]
+        assert await rig.read([target.piece[11:]], offset=7) == Outcome(checksum=None, scheme="rdma")
+        assert bytes(target)[11:] == data[11:]
+        assert rig.verbs["near0"].calls["register_dmabuf"] and not rig.names("copy_to")
+        assert pairs == 0 and rig.verbs["near0"].calls["close queue pair"] == 0, "no request was refused"
 
 
 async def test_a_header_in_host_memory_goes_along() -> None:

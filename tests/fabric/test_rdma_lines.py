@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,7 @@ from pykvpool.fabric.addresses import HostPort
 from pykvpool.fabric.base import Peer
 from pykvpool.fabric.handshake import NONCE_BYTES, ClientHandshake
 from pykvpool.fabric.rdma import wire
+from pykvpool.fabric.rdma.owner_session import OwnerSession
 from pykvpool.fabric.rdma.server import RdmaServer
 from pykvpool.fabric.rdma.settings import RdmaSettings
 from pykvpool.model.ids import Generation
@@ -68,7 +70,7 @@ async def test_p12_a_queue_pair_that_cannot_be_is_refused(changes: dict[str, obj
         values = {name: getattr(CONNECT, name) for name in CONNECT.__struct_fields__} | changes
         values["generation"] = here.memory.generation
         await talk(here, HELLO + wire.encode(wire.Connect(**values)))
-        assert not here.far[0].pairs
+        assert not here.far[0].calls["queue_pair"], "no card was asked"
         assert (await here.write(0, b"fine")).error is None
 
 
@@ -159,6 +161,64 @@ async def test_an_owner_that_does_not_answer_is_unavailable_in_bounded_time(monk
         silent.close()
         for writer in strangers:
             writer.close()
+
+
+async def test_an_owner_that_greets_and_says_no_more_is_unavailable_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pykvpool.fabric.rdma.session.ANSWER_S", 0.05)
+    async with stage(near=("near0",), far=("far0",)) as here:
+
+        async def silent(self: OwnerSession) -> None:
+            while True:
+                await self._line.hear()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(OwnerSession, "serve", silent)
+            async with asyncio.timeout(10):
+                outcome = await here.write(0, b"x")
+        assert isinstance(outcome.error, Unavailable)
+        assert "no answer within 0.05 s" in outcome.error.message
+
+
+async def test_an_impatient_caller_leaves_what_it_began_to_the_next() -> None:
+    """Where connecting takes longer than a call may, no call would ever succeed if each began anew."""
+    for patience in range(1, 40):
+        async with stage(near=("near0",), far=("far0",)) as here:
+            writing = asyncio.ensure_future(here.write(0, b"in a hurry"))
+            await turns(patience)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            assert (await here.write(0, b"no hurry")).error is None
+            assert here.near[0].calls["queue_pair"] == 1
+
+
+async def test_closing_ends_a_connection_in_the_making_that_nobody_waits_for() -> None:
+    for patience in range(1, 40, 3):
+        async with stage(near=("near0",), far=("far0",)) as here:
+            writing = asyncio.ensure_future(here.write(0, b"in a hurry"))
+            await turns(patience)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            await here.client.close()
+
+
+async def test_p12_a_peer_that_asks_and_does_not_listen_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pykvpool.fabric.rdma.line.MAX_UNSENT_BYTES", 100_000)
+    async with stage(near=("near0",), far=("far0",)) as here:
+        monkeypatch.setattr("pykvpool.fabric.rdma.line.MAX_UNSENT", 1 << 30)
+        address = HostPort.parse(here.server.endpoint, "rdma")
+        reader, writer = await asyncio.open_connection(address.host, address.port, limit=1)
+        writer.write(HELLO)
+        ask = wire.encode(wire.Open(1, here.memory.generation)) * 1000
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(20):
+                while not reader.at_eof():
+                    writer.write(ask)
+                    await writer.drain()
+        writer.close()
+        await until(lambda: not here.server._lines)
+        assert (await here.write(0, b"fine")).error is None
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("right", "wrong"), (None, "right"), ("right", None)])

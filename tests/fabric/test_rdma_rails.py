@@ -19,7 +19,7 @@ from pykvpool.memory.segment import MemorySegment
 from pykvpool.runtime import real_runtime
 from tests.fabric.bench import jump
 from tests.fabric.fake_verbs import FakeVerbs
-from tests.fabric.rdma_stage import MIB, stage, until
+from tests.fabric.rdma_stage import MIB, stage, turns, until
 
 V1, V2 = GidType.ROCE_V1, GidType.ROCE_V2
 
@@ -149,6 +149,33 @@ async def test_a_device_that_comes_back_is_used_again() -> None:
         jump(60)
         assert await here.read(0, 1) == bytes(1)
         await until(lambda: link.lanes == 2)
+
+
+@pytest.mark.parametrize("end", ["near", "far"])
+@pytest.mark.parametrize("how", ["port", "device"])
+async def test_a_rail_that_was_long_away_is_used_again_when_it_is_back(end: str, how: str) -> None:
+    """The lanes were planned anew while it was away, and all that was planned then is there."""
+    async with stage() as here:
+        link = await here.connected()
+        card = (here.near if end == "near" else here.far)[0]
+        if how == "port":
+            card.set_port(up=False)
+        else:
+            card.drop()
+        for _ in range(3):
+            await turns()
+            jump(60)
+            assert await here.read(0, 1) == bytes(1)
+            await until(lambda: not link.busy)
+        card.gone = False
+        card.set_port(up=True)
+        for _ in range(3):
+            await turns()
+            jump(60)
+            assert await here.read(0, 1) == bytes(1)
+            await until(lambda: not link.busy)
+        assert card.pairs, "there are lanes on it again"
+        assert sorted(len(each.pairs) for each in here.cards) == [1, 1, 1, 1]
 
 
 async def test_an_owners_device_that_comes_back_serves_again() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pykvpool.errors import ConfigError, NotSupported
 from pykvpool.fabric.verbs import GidType
 from pykvpool.fabric.verbs.event_descriptors import made_with_descriptor, readable
-from pykvpool.fabric.verbs.load import BINDINGS, load
+from pykvpool.fabric.verbs.load import BINDINGS, SETTINGS, load
 from pykvpool.fabric.verbs.sysfs import gid_entry
 from tests.fabric.fake_verbs import FakeVerbs
 
@@ -52,6 +52,17 @@ def test_without_a_binding_one_line_says_what_to_install(installed: list[str]) -
     assert "\n" not in text
     for part in ("apt-get install python3-pyverbs", "pip install 'pykvpool[rdma]'", *BINDINGS):
         assert part in text
+
+
+def test_the_library_is_told_what_it_reads_when_it_is_loaded_and_whoever_said_otherwise_is_left_alone(
+    installed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed += ["pyverbs"]
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting, raising=False)
+    monkeypatch.setenv(SETTINGS[0], "0")
+    load()
+    assert [os.environ[setting] for setting in SETTINGS] == ["0", "1"]
 
 
 def test_a_binding_asked_for_by_name_is_not_replaced_by_another(installed: list[str]) -> None:

@@ -79,6 +79,8 @@ class FakeGpu:
         self.retained: dict[int, int] = {}
         #: Calls that fail, by name: how often they work before they do, and then for ever.
         self.broken: dict[str, int] = {}
+        #: Of these, how often they fail until they work again.
+        self._fails: dict[str, int] = {}
         #: Engine events that are not reached until the test says so.
         self.unreached: set[int] = set()
         #: Cleared: threads in `wait` stay there.
@@ -122,6 +124,14 @@ class FakeGpu:
         self.events[handle] = Event(0)
         self.unreached.add(handle)
         return handle
+
+    def fail(self, call: str, works_before: int, times: int) -> None:
+        """A call, or "current", fails so often, after it has worked so often."""
+        self.broken[call], self._fails[call] = works_before, times
+
+    def fail_no_more(self) -> None:
+        self.broken.clear()
+        self._fails.clear()
 
     def reach(self, event: int) -> None:
         self.unreached.discard(event)
@@ -173,6 +183,7 @@ class FakeGpu:
     @contextmanager
     def current(self, ordinal: int) -> Iterator[None]:
         assert self.retained.get(ordinal), "a context must be retained before it is used"
+        self._break("current")
         stack = self._contexts()
         stack.append(ordinal)
         try:
@@ -232,6 +243,7 @@ class FakeGpu:
         self._in_context("wait", event)
         self.waited.set()
         assert self.may_finish.wait(20)
+        self._break("wait, half way")
         self._run_until(self.events[event])
 
     def stream_wait(self, stream: int, event: int) -> None:
@@ -272,10 +284,16 @@ class FakeGpu:
     def _note(self, name: str, *arguments: object) -> None:
         with self._lock:
             self.calls.append((name, *arguments))
-            if name in self.broken:
-                self.broken[name] -= 1
-                if self.broken[name] < 0:
-                    raise GpuFailed(f"{name}: CUDA_ERROR_ILLEGAL_ADDRESS (700)", operation=name, status=700)
+            self._break(name)
+
+    def _break(self, name: str) -> None:
+        if name not in self.broken:
+            return
+        self.broken[name] -= 1
+        if self.broken[name] < 0 and self._fails.get(name, 1):
+            if name in self._fails:
+                self._fails[name] -= 1
+            raise GpuFailed(f"{name}: CUDA_ERROR_ILLEGAL_ADDRESS (700)", operation=name, status=700)
 
     def _find(self, address: int, size_bytes: int) -> tuple[bytearray, int]:
         for memory in self.memories:

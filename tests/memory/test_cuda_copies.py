@@ -107,7 +107,7 @@ async def test_cancelled_while_its_copies_go_adrift_it_says_so(bench: Bench) -> 
     bench.gpu.may_finish.clear()
     copying = asyncio.create_task(bench.queue.copy(Direction.TO_HOST, bench.runs((0, 16))))
     await asyncio.to_thread(bench.gpu.waited.wait, 10)
-    bench.gpu.broken["destroy_event"] = 0
+    bench.gpu.broken["wait, half way"] = 0
     copying.cancel()
     bench.gpu.may_finish.set()
     with pytest.raises(Adrift):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.mutations.mutation import Mutation
-from tests.mutations.rows import client, fabrics, gpu, host, master, objects, regressions, space, vllm
+from tests.mutations.rows import client, fabrics, gpu, host, master, objects, rdma, regressions, space, vllm
 from tests.mutations.simulated import SIMULATED
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -17,6 +17,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             *master.MUTATIONS,
             *client.MUTATIONS,
             *fabrics.MUTATIONS,
+            *rdma.MUTATIONS,
             *gpu.MUTATIONS,
             *host.MUTATIONS,
             *vllm.MUTATIONS,

@@ -115,6 +115,7 @@ class HoldingVerbs:
     def __init__(self, verbs: Verbs, *names: str) -> None:
         self.name = verbs.name
         self.version = verbs.version
+        self.pins_memory = verbs.pins_memory
         self._inner = verbs
         self._cards = {name: Card() for name in names}
 

@@ -100,6 +100,22 @@ async def test_p8_a_node_that_dies_mid_transfer_takes_its_own_blocks_only(verbs:
         assert all(isinstance(block, PoolError) or block == data_of(n) for n, block in enumerate(got))
 
 
+async def test_a_node_that_is_stopped_still_serves_its_blocks(verbs: Verbs) -> None:
+    """Nothing runs at the owner: its card reads and writes its memory."""
+    async with processes() as pool:
+        node = await pool.node("n1", RIGHT)
+        client = await pool.client(verbs, LEFT)
+        await warm(client)
+        await client.put("before", data_of(1))
+        os.kill(node.process.pid, signal.SIGSTOP)
+        try:
+            assert await client.get("before") == data_of(1)
+            await client.put("meanwhile", data_of(2))
+            assert await client.get("meanwhile") == data_of(2)
+        finally:
+            os.kill(node.process.pid, signal.SIGCONT)
+
+
 async def test_a_node_that_may_not_lock_its_memory_says_so_and_how_to_change_that(verbs: Verbs) -> None:
     async with processes() as pool:
         arguments = ("node", "--master", pool.master, "--fabric", "rdma", "--rdma-device", RIGHT)

@@ -21,6 +21,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: Seeds that run twice each. `pykvpool sim` runs thousands.
 SEEDS = int(os.environ.get("PYKVPOOL_SIM_SEEDS", "200"))
+#: The simulator's command, which ends when the tests are killed, its workers with it.
+COMMAND = """
+import ctypes, runpy, signal
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+runpy.run_module("pykvpool_sim", run_name="__main__", alter_sys=True)
+"""
 TEST = "test_no_promise_breaks_and_every_run_repeats_itself_in_another_process_with_other_hashes"
 
 
@@ -34,7 +41,7 @@ class Swarm:
     @classmethod
     def start(cls) -> Swarm:
         folder = tempfile.TemporaryDirectory(prefix="swarm-")
-        command = [sys.executable, "-m", "pykvpool_sim", "--seeds", str(SEEDS), "--twice", "--no-shrink"]
+        command = [sys.executable, "-c", COMMAND, "--seeds", str(SEEDS), "--twice", "--no-shrink"]
         with (Path(folder.name) / "output").open("wb") as output:
             process = subprocess.Popen(
                 [*command, "--json", str(Path(folder.name) / "figures.json")],

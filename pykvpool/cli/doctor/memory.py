@@ -42,11 +42,12 @@ def memlock(view: HostView, wants: Wants) -> Iterator[Finding]:
     check = Check("memlock")
     soft, _ = view.limit(resource.RLIMIT_MEMLOCK)
     needed = max(wants.segment_bytes, CLIENT_LOCKED_BYTES)
+    devices = len(wants.rdma_devices) or len(view.names("sys/class/infiniband"))
     if soft == NO_LIMIT:
         yield check.ok("memory may be locked without limit")
     elif view.may_lock_any_memory():
         yield check.ok(f"memory may be locked beyond the limit of {say.size(soft)} (CAP_IPC_LOCK)")
-    elif soft >= needed:
+    elif soft >= needed * max(1, devices):
         yield check.ok(f"{say.size(soft)} of memory may be locked")
     else:
         fix = (
@@ -56,7 +57,10 @@ def memlock(view: HostView, wants: Wants) -> Iterator[Finding]:
             "LimitMEMLOCK=infinity)"
         )
         message = f"{say.size(soft)} of memory may be locked: RDMA needs {say.size(needed)}"
-        if view.names("sys/class/infiniband"):
+        message += f" with each of {devices} devices" if devices > 1 else ""
+        if soft >= needed:
+            yield check.warn(message, fix)
+        elif view.names("sys/class/infiniband"):
             yield check.broken(message, fix, wanted=wants.rdma)
         else:
             yield check.missing(message, fix, wanted=wants.rdma)

@@ -63,19 +63,20 @@ class SysGid:
 def devices(view: HostView, wants: Wants) -> Iterator[Finding]:
     check = Check("rdma.devices")
     found = view.names(DEVICES)
+    where = "on the host of this container, " if view.in_container() else ""
     if found:
         listed = ", ".join(f"{name} ({_model(view, name)})" for name in found)
         yield check.ok(f"RDMA devices: {listed}")
     elif not view.exists(DEVICES):
         yield check.missing(
             "no RDMA: the kernel has no InfiniBand core loaded",
-            f"load the driver of your card (sudo modprobe mlx5_ib, ...); {SOFT_ROCE}",
+            f"{where}load the driver of your card (sudo modprobe mlx5_ib, ...); {SOFT_ROCE}",
             wanted=wants.rdma,
         )
     else:
         yield check.missing(
             "no RDMA device",
-            f"load the driver of your card (lspci -nn | grep -i -e mellanox -e ethernet); {SOFT_ROCE}",
+            f"{where}load the driver of your card (lspci -nn | grep -i -e mellanox -e ethernet); {SOFT_ROCE}",
             wanted=wants.rdma,
         )
 

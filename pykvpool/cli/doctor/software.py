@@ -9,7 +9,7 @@ from pykvpool.cli.doctor.finding import Check, Finding
 from pykvpool.cli.doctor.view import HostView
 from pykvpool.cli.doctor.wants import Wants
 from pykvpool.errors import PoolError
-from pykvpool.fabric.verbs.load import INSTALL
+from pykvpool.fabric.verbs.load import INSTALL, UNKNOWN_VERSION
 
 #: What the pool cannot do without, by the names of pip.
 REQUIRED = ("msgspec", "msgpack", "xxhash", "aiofiles", "click", "rich", "prometheus-client", "starlette", "uvicorn")
@@ -73,4 +73,5 @@ def verbs_binding(view: HostView, wants: Wants) -> Iterator[Finding]:
         why = error.message.rpartition(INSTALL)[2].strip(" ()")
         yield check.missing(f"no verbs binding can be loaded: {why}", INSTALL, wanted=wants.rdma)
         return
-    yield check.ok(f"verbs binding: {verbs.name} {verbs.version}")
+    version = "(which does not tell its version)" if verbs.version == UNKNOWN_VERSION else verbs.version
+    yield check.ok(f"verbs binding: {verbs.name} {version}")

@@ -22,11 +22,10 @@ from pykvpool.fabric.verbs.load import load as load_verbs
 from pykvpool.fabric.verbs.protocol import Verbs
 from pykvpool.memory.cuda_driver import Driver
 from pykvpool.memory.cuda_python import load_driver
+from pykvpool.memory.locked import may_lock_any
 
 #: Most bytes read of one file: what we look at are numbers and short tables.
 MAX_FILE_BYTES = 1 << 20
-#: Bit of CAP_IPC_LOCK in a capability mask.
-_CAP_IPC_LOCK = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +92,9 @@ class HostView:
         except (OSError, ValueError, RuntimeError):
             return None
 
-    def field_of(self, where: str, name: str) -> str | None:
-        """The value of a line ``name: value`` of a file such as /proc/meminfo."""
-        for line in (self.read(where) or "").splitlines():
-            key, colon, value = line.partition(":")
-            if colon and key.strip() == name:
-                return value.strip()
-        return None
-
     def may_lock_any_memory(self) -> bool:
         """Whether the limit on locked memory does not count for this process."""
-        effective = self.field_of("proc/self/status", "CapEff")
-        try:
-            return bool(int(effective or "0", 16) >> _CAP_IPC_LOCK & 1)
-        except ValueError:
-            return False
+        return may_lock_any(self.path("proc"))
 
     def in_container(self) -> bool:
         """As far as can be told; it decides which fix is worth typing."""

@@ -23,6 +23,7 @@ from pykvpool.fabric.rdma.rails import Device, Rail, Rails, require_verbs
 from pykvpool.fabric.rdma.session import Session
 from pykvpool.fabric.rdma.settings import COST, SCHEME, RdmaSettings
 from pykvpool.fabric.rdma.slices import Call, Item
+from pykvpool.fabric.rdma.staging import ARENA_BYTES
 from pykvpool.fabric.tasks import UnderWay, run_all
 from pykvpool.fabric.verbs import VerbsError
 from pykvpool.memory.buffers import BufferRegistry
@@ -68,7 +69,7 @@ class RdmaClient:
         self._identity = Identity(peer, cluster, token.encode() if token else None)
         self._runtime = runtime
         self._rails = Rails(require_verbs(self._settings), self._settings, self._on_rail_lost)
-        self._memory = LocalMemory(buffers, gpu)
+        self._memory = LocalMemory(buffers, gpu, self._rails.locked)
         self._connector = Connector(self._memory, runtime, self._rails.lose)
         self._sessions: dict[str, Session] = {}
         self._links: dict[Key, Link] = {}
@@ -76,8 +77,11 @@ class RdmaClient:
         self._ending: list[Link] = []
         #: One connects at a time per owner; the others use what it got.
         self._connecting: dict[str, asyncio.Lock] = {}
+        #: Dead devices that could not be closed yet; values mean nothing.
+        self._unburied: dict[Device, None] = {}
         self._closed: Closed | None = None
         self._under_way = UnderWay()
+        self._check_locked()
 
     def reaches(self, segment: SegmentDescriptor) -> str | None:
         return endpoint_of(segment.endpoints, SCHEME)
@@ -126,7 +130,10 @@ class RdmaClient:
             await session.close(self._closed)
         self._connector.close()
         for device in self._memory.attached:
-            self._memory.detach(device)
+            try:
+                self._memory.detach(device)
+            except VerbsError as error:
+                log.warning("rdma: memory stays registered with %s until this process ends: %s", device.name, error)
         self._memory.close()
         self._rails.close_all()
 
@@ -154,6 +161,8 @@ class RdmaClient:
                     await run_all([self._move(key, calls[key], items, sums) for key, items in groups.items()])
         except TimeoutError:
             late = self._closed or late
+        for device in list(self._unburied):
+            self._bury(device)
         for item in (item for items in groups.values() for item in items):
             outcomes[item.index] = self._outcome(item, sums, late)
         return [outcome or Outcome(error=late, scheme=SCHEME) for outcome in outcomes]
@@ -215,6 +224,7 @@ class RdmaClient:
             self._check_open()
             link = self._links.get(key)
             if link is not None and link.failure is None:
+                await link.open()
                 return link
             self._forget_failed_links()
             self._rails.refresh()
@@ -241,6 +251,15 @@ class RdmaClient:
             self._sessions[endpoint] = session
         return session
 
+    def _check_locked(self) -> None:
+        """Say so now if not even the slots can be registered."""
+        devices = len(self._settings.devices) or len(require_verbs(self._settings).devices())
+        shortage = self._rails.locked().shortage(ARENA_BYTES * devices)
+        if shortage:
+            log.warning(
+                "rdma: this client registers %d bytes with each of %d devices: %s", ARENA_BYTES, devices, shortage
+            )
+
     def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed
@@ -252,13 +271,16 @@ class RdmaClient:
             asyncio.get_running_loop().call_soon(self._bury, rail.device)
 
     def _bury(self, device: Device) -> None:
-        """Close a dead device. Where a lane is still in the making there, that is left to `close`."""
+        """Close a dead device. Where something of a transfer or a lane in the making is on it still, later."""
+        self._unburied[device] = None
         try:
             self._connector.drop(device)
             self._memory.detach(device)
             self._rails.close(device)
         except VerbsError as error:
             log.debug("rdma: %s is closed later: %s", device.name, error)
+        else:
+            del self._unburied[device]
 
 
 def _fail(items: Sequence[Item], error: PoolError) -> None:

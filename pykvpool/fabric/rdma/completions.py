@@ -42,8 +42,12 @@ class Completions:
         self._takers: dict[int, Taker] = {}
         self._closed = False
         self._loop = asyncio.get_running_loop()
+        try:
+            self.queue.arm()
+        except VerbsError:
+            self.queue.close()
+            raise
         self._loop.add_reader(self.queue.fd, self._on_event)
-        self.queue.arm()
 
     def reserve(self, count: int) -> bool:
         """Room for `count` more completions under way; False: there is none, use another queue."""
@@ -65,9 +69,10 @@ class Completions:
         self._loop.call_soon(self._clear, reserved)
 
     def close(self) -> None:
-        """No lane is left. Raises `VerbsError` as `Device.let_go`."""
-        self._closed = True
-        self._loop.remove_reader(self.queue.fd)
+        """No lane is left. Raises `VerbsError` as `Device.let_go`; may be called again then."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self.queue.fd)
         self.device.let_go(self.queue.close)
 
     def _on_event(self) -> None:
@@ -111,5 +116,7 @@ class Completions:
         return empty
 
     def _broken(self, error: VerbsError) -> None:
-        self._loop.remove_reader(self.queue.fd)
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self.queue.fd)
         self._on_broken(self.device, Unavailable(f"rdma: {error}", device=self.device.name))

@@ -21,6 +21,7 @@ from pykvpool.fabric.rdma.local_memory import LocalMemory
 from pykvpool.fabric.rdma.rails import Device, Rail
 from pykvpool.fabric.rdma.session import Session
 from pykvpool.fabric.rdma.wire import Connect, Offer, WireRail
+from pykvpool.fabric.rdma.wire_checks import check_connected, check_offer
 from pykvpool.fabric.verbs import (
     Access,
     Completion,
@@ -88,13 +89,9 @@ def remote_rails(offer: Offer) -> list[RemoteRail]:
     """What an owner offers. Raises `ProtocolError` where it makes no sense, `Unavailable` where it is nothing."""
     if not offer.rails:
         raise Unavailable("the owner has no rdma port that is up")
-    if offer.chunk_bytes <= 0 or offer.size_bytes <= 0:
-        raise ProtocolError("the owner offers memory of no size")
-    chunks = -(-offer.size_bytes // offer.chunk_bytes)
+    check_offer(offer)
     rails = []
     for wire in offer.rails:
-        if len(wire.rkeys) != chunks:
-            raise ProtocolError(f"the owner offers {len(wire.rkeys)} keys for {chunks} chunks")
         memory = RemoteMemory(offer.address, offer.size_bytes, offer.chunk_bytes, wire.rkeys)
         rails.append(RemoteRail(wire, tuple(entry.gid() for entry in wire.gids), memory))
     return rails
@@ -125,11 +122,14 @@ class Connector:
         self._runtime = runtime
         self._on_broken = on_broken
         self._queues: dict[Device, list[Completions]] = {}
+        #: Lanes that nobody wants and that could not be closed; values mean nothing.
+        self._left: dict[Lane, None] = {}
         #: (endpoint, our rail, the owner's rail) -> the pair of addresses that worked last.
         self._worked: dict[tuple[str, str, str], GidPair] = {}
 
     async def connect(self, route: Route, session: Session, generation: Generation) -> Lane:
         """A lane that has proved itself. Raises `Unavailable` with all that was tried, or what is final."""
+        self._clear_away()
         reasons = []
         for remote in route.remotes:
             for pair in self._candidates(route.rail, remote, session.endpoint):
@@ -155,17 +155,35 @@ class Connector:
         tried = "; ".join(reasons) or "no address of theirs fits one of ours"
         raise Unavailable(f"{route.rail.name} reaches no rdma port of {session.endpoint} ({tried})")
 
+    def discard(self, lane: Lane) -> None:
+        """Close a lane on which nothing is under way. Where its device refuses, it is tried again later."""
+        try:
+            lane.close()
+        except VerbsError as error:
+            log.warning("rdma: %s stays for now: %s", lane, error)
+            self._left[lane] = None
+
     def drop(self, device: Device) -> None:
         """Close what lanes needed on a device. Raises `VerbsError` where one is left there."""
+        self._clear_away()
         queues = self._queues.get(device, [])
         while queues:
             queues[-1].close()
             queues.pop()
         self._queues.pop(device, None)
 
+    def _clear_away(self) -> None:
+        left, self._left = self._left, {}
+        for lane in left:
+            self.discard(lane)
+
     def close(self) -> None:
+        """As `drop`, for every device; what is left stays until the process ends, which is logged."""
         for device in list(self._queues):
-            self.drop(device)
+            try:
+                self.drop(device)
+            except VerbsError as error:
+                log.warning("rdma: completions of %s stay: %s", device.name, error)
 
     def _candidates(self, rail: Rail, remote: RemoteRail, endpoint: str) -> list[GidPair]:
         found = pairs(rail.gids, remote.gids)
@@ -182,7 +200,7 @@ class Connector:
         lane, queue_pair = self._make(rail, remote)
         try:
             queue_pair.to_init(rail.number, Access.NONE)
-            read_depth = min(rail.device.read_depth, max(1, remote.wire.read_depth))
+            read_depth = min(rail.device.read_depth, remote.wire.read_depth)
             psn = self._runtime.random.getrandbits(24) & MAX_24_BITS
             port = rail.port
             ask = Connect(
@@ -190,6 +208,7 @@ class Connector:
                 queue_pair.number, psn, pair.local.address, port.lid, port.active_mtu_bytes, read_depth,
             )  # fmt: skip
             answer = await session.connect_pair(ask)
+            check_connected(answer)
             lane.handle = answer.handle
             path = Path(rail.number, pair.local.index, port.active_mtu_bytes, read_depth=read_depth)
             there = RemoteQueuePair(
@@ -199,7 +218,7 @@ class Connector:
             queue_pair.to_ready_to_send(psn, path, RETRIES)
             await _prove(lane)
         except BaseException:
-            lane.close()
+            self.discard(lane)
             if lane.handle >= 0:
                 session.forget(lane.handle)
             raise

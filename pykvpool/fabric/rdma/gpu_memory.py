@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from pykvpool.errors import GpuFailed, PoolError
 from pykvpool.fabric.rdma.rails import Device
-from pykvpool.fabric.rdma.registration import Registration, register_chunks
+from pykvpool.fabric.rdma.registration import Leaving, Registration, forget_all, register_chunks
 from pykvpool.fabric.verbs import MemoryRegion, ProtectionDomain, VerbsError
 from pykvpool.memory.cuda import GpuMemory, RegisteredGpu
 from pykvpool.memory.cuda_paths import Way, has_peer_memory, page_range, ways_for
@@ -92,6 +92,7 @@ class GpuRegistrations:
         self._domain_of = domain_of
         self._peer_memory = has_peer_memory() if peer_memory is None else peer_memory
         self._kept: dict[RegisteredGpu, GpuRegistration] = {}
+        self._leaving = Leaving()
         #: Why a device does not reach a range.
         self._obstacles: dict[tuple[RegisteredGpu, str], str] = {}
         self._unwatch = gpu.watch(self._on_unregister)
@@ -128,8 +129,8 @@ class GpuRegistrations:
     def detach(self, device: Device) -> None:
         """The device is about to be closed."""
         for kept in self._kept.values():
-            kept.forget(device)
             kept.ways.pop(device.name, None)
+        forget_all((*self._kept.values(), *self._leaving), device)
         self._obstacles = {key: why for key, why in self._obstacles.items() if key[1] != device.name}
 
     def close(self) -> None:
@@ -151,7 +152,7 @@ class GpuRegistrations:
             return None
         where = f"GPU {registered.facts.ordinal} ({registered.facts.name})"
         try:
-            kept.lkey(device, self._domain_of(device), registered.address)
+            kept.regions(device, self._domain_of(device))
         except PoolError as error:
             obstacle = f"{device.name}: {error.message}"
             self._obstacles[registered, device.name] = obstacle
@@ -163,5 +164,5 @@ class GpuRegistrations:
     def _on_unregister(self, registered: RegisteredGpu) -> None:
         kept = self._kept.pop(registered, None)
         if kept is not None:
-            kept.retire()
+            self._leaving.retire(kept)
         self._obstacles = {key: why for key, why in self._obstacles.items() if key[0] is not registered}

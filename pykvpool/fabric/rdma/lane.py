@@ -39,6 +39,8 @@ SIGNAL_EVERY = 16
 MAX_UNCONFIRMED_CHUNKS = 8
 #: Bytes read to confirm.
 CONFIRM_BYTES = 8
+#: What a completion says of the number of its request: the rest is the lane's.
+_LOW = (1 << LANE_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,17 @@ class RemoteMemory:
     def rkey(self, offset: int) -> int:
         return self.rkeys[offset // self.chunk_bytes]
 
+    def room(self, offset: int) -> int:
+        """Bytes from `offset` on that the same key opens."""
+        return min(self.chunk_bytes - offset % self.chunk_bytes, self.size_bytes - offset)
+
 
 @dataclass(slots=True)
 class Posted:
     """One request under way."""
 
-    id: int
+    #: Which of this lane's requests it is, counted from 1.
+    number: int
     #: None: it confirms.
     slice: Slice | None
     #: The last read of a confirmation: with it every write before has landed.
@@ -100,6 +107,8 @@ class Lane:
         self._remote = remote
         #: Room in the send queue. Some is kept for confirming.
         self._depth = send_depth
+        #: Chunks written between two confirmations: a short queue has no room for many reads.
+        self._most_unconfirmed = max(1, min(MAX_UNCONFIRMED_CHUNKS, send_depth // 2 - 1))
         self._sequence = 0
         #: In the order of posting.
         self._posted: deque[Posted] = deque()
@@ -109,6 +118,8 @@ class Lane:
         self._unconfirmed: dict[int, int] = {}
         self._bytes = 0
         self._gathering: list[WorkRequest] = []
+        #: It takes no more slices: others are there in its place.
+        self.leaving = False
         self.closed = False
 
     def __repr__(self) -> str:
@@ -127,25 +138,23 @@ class Lane:
 
     @property
     def has_room(self) -> bool:
-        """Whether another slice may be posted."""
-        kept = MAX_UNCONFIRMED_CHUNKS
-        return self._bytes < WINDOW_BYTES and len(self._posted) + kept < self._depth
+        """Whether another slice may be posted, and then be confirmed with all that is not confirmed by now."""
+        kept = len(self._unconfirmed) + 1
+        return self._bytes < WINDOW_BYTES and len(self._posted) + 1 + kept <= self._depth
 
     @property
     def must_confirm(self) -> bool:
         """Too much is unconfirmed to take another write."""
-        return len(self._unconfirmed) >= MAX_UNCONFIRMED_CHUNKS
+        return len(self._unconfirmed) >= self._most_unconfirmed
 
     def add(self, slice_: Slice) -> None:
         """Take a slice; `post` sends it. The lane has room. Raises `PoolError` where its memory is refused here."""
         device, memory = self.rail.device, self._memory
         parts = slice_.parts if slice_.slot is None else _parts_of(slice_.slot, slice_.length, memory.arena)
-        pieces = tuple(
-            [Piece(part.address, part.length, memory.lkey(part.registration, device, part.address)) for part in parts]
-        )
+        pieces = tuple([memory.piece(part.registration, device, part.address, part.length) for part in parts])
         if slice_.item.is_write:
             self._unconfirmed[slice_.offset // self._remote.chunk_bytes] = slice_.offset
-        self._append(slice_.item.is_write, pieces, slice_.offset, Posted(self._next_id(), slice_))
+        self._append(slice_.item.is_write, pieces, slice_.offset, Posted(self._next(), slice_))
         self._bytes += slice_.length
 
     def confirm(self) -> None:
@@ -155,9 +164,9 @@ class Lane:
         memory = self._memory
         address = memory.staging.scratch_address
         for number, offset in enumerate(offsets):
-            length = min(CONFIRM_BYTES, self._remote.size_bytes - offset)
-            piece = Piece(address, length, memory.lkey(memory.arena, self.rail.device, address))
-            posted = Posted(self._next_id(), None, confirms=number == len(offsets) - 1)
+            length = min(CONFIRM_BYTES, self._remote.room(offset))
+            piece = memory.piece(memory.arena, self.rail.device, address, length)
+            posted = Posted(self._next(), None, confirms=number == len(offsets) - 1)
             self._append(False, (piece,), offset, posted)
 
     def probe(self) -> None:
@@ -181,7 +190,7 @@ class Lane:
         self._posted.append(posted)
         self._gathering.append(
             WorkRequest(
-                posted.id,
+                self.number << LANE_BITS | posted.number & _LOW,
                 Opcode.WRITE if is_write else Opcode.READ,
                 pieces,
                 self._remote.address + offset,
@@ -190,9 +199,9 @@ class Lane:
             )
         )
 
-    def _next_id(self) -> int:
+    def _next(self) -> int:
         self._sequence += 1
-        return self.number << LANE_BITS | self._sequence
+        return self._sequence
 
     # -- completions ---------------------------------------------------------------------------------------------
 
@@ -200,16 +209,22 @@ class Lane:
         """Account for completions of this lane, in order."""
         progress = Progress([])
         for completion in completions:
+            number = self._number_of(completion)
             if completion.status is not Status.SUCCESS:
-                self._ended_before(completion.id, progress)
+                self._ended_before(number, progress)
                 progress.failure = completion
                 break
-            self._ended_before(completion.id + 1, progress)
+            self._ended_before(number + 1, progress)
         return progress
 
-    def _ended_before(self, id_: int, progress: Progress) -> None:
-        """Everything posted before `id_` ended well."""
-        while self._posted and self._posted[0].id < id_:
+    def _number_of(self, completion: Completion) -> int:
+        """Of the request that it is for: its low bits, and of the numbers with these the next one that is due."""
+        oldest = self._posted[0].number if self._posted else 0
+        return oldest + ((completion.id - oldest) & _LOW)
+
+    def _ended_before(self, number: int, progress: Progress) -> None:
+        """Everything posted before that request ended well."""
+        while self._posted and self._posted[0].number < number:
             posted = self._posted.popleft()
             if posted.slice is None:
                 if posted.confirms:
@@ -229,18 +244,28 @@ class Lane:
         return any(wanted(slice_) for slice_ in self.under_way)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether anything is under way here, confirmations included."""
+        return bool(self._posted or self._acknowledged or self._unconfirmed)
+
+    @property
     def under_way(self) -> list[Slice]:
         """Slices that have not ended, in order of posting: writes that were acknowledged and not confirmed first."""
         return [*self._acknowledged, *(posted.slice for posted in self._posted if posted.slice is not None)]
 
     @property
     def head(self) -> Slice | None:
-        """The oldest request that has not ended, if it carries a slice: after a failure, the one that failed."""
-        return self._posted[0].slice if self._posted else None
+        """After a failure, the slice that it is about: that of the oldest request which has not ended, or the oldest
+        write that this was to confirm."""
+        if not self._posted:
+            return None
+        return self._posted[0].slice or next(iter(self._acknowledged), None)
 
     def close(self) -> list[Slice]:
-        """Destroy the queue pair: when this returns no card touches local memory through it. What was under way."""
-        invariant(not self.closed, "a lane is closed once")
+        """Destroy the queue pair: when this returns no card touches local memory through it. What was under way.
+
+        Raises `VerbsError` where the device refuses: nothing is known then, and nothing new is taken; to be repeated.
+        """
         self.closed = True
         slices = self.under_way
         self.rail.device.let_go(self._pair.close)

@@ -11,11 +11,13 @@ import asyncio
 from collections import deque
 
 from pykvpool.errors import PoolError, Unavailable
-from pykvpool.fabric.rdma.wire import LENGTH, Said, body_bytes, decode, encode
+from pykvpool.fabric.rdma.wire import LENGTH, MAX_BODY_BYTES, Said, body_bytes, decode, encode
 from pykvpool.fabric.tcp_socket import StreamSocket
 
 #: Messages kept for a side that does not read. It has at most some dozens of queue pairs to hear of.
 MAX_UNSENT = 1024
+#: Bytes kept likewise: an offer of a mount in very many chunks may have half a megabyte.
+MAX_UNSENT_BYTES = 8 * MAX_BODY_BYTES
 #: How long a last word may take to be sent.
 PART_S = 1.0
 
@@ -26,6 +28,7 @@ class Line:
     def __init__(self, stream: StreamSocket) -> None:
         self._stream = stream
         self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
         #: Sends what is unsent; None: nothing is.
         self._sender: asyncio.Task[None] | None = None
 
@@ -38,10 +41,11 @@ class Line:
         """Send, in order with everything said before. Harmless on a line that has ended."""
         if self.failure is not None:
             return
-        if len(self._unsent) >= MAX_UNSENT:
+        if len(self._unsent) >= MAX_UNSENT or self._unsent_bytes >= MAX_UNSENT_BYTES:
             self.end(Unavailable("the other side of an rdma line does not read"))
             return
         self._unsent.append(encode(message))
+        self._unsent_bytes += len(self._unsent[-1])
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send(), name="pykvpool rdma line")
 
@@ -63,7 +67,9 @@ class Line:
     async def _send(self) -> None:
         try:
             while self._unsent:
-                await self._stream.send_bytes(self._unsent.popleft())
+                data = self._unsent.popleft()
+                await self._stream.send_bytes(data)
+                self._unsent_bytes -= len(data)
         except PoolError:
             self._unsent.clear()  # whoever hears on this line learns why it ended
         finally:

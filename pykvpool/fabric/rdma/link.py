@@ -12,13 +12,16 @@ not repeated at all.
        │           ▼
        └── the owner's word (writes) ──► failed, settled;  no word: failed, in doubt
 
-Lanes are made side by side, in the background: the first one that has proved itself is enough to begin.
+Lanes are made side by side, in the background: the first one that has proved itself is enough to begin. Which there
+should be is asked again now and then, as rails come and go at both ends; a lane that is planned no more takes nothing
+new and goes when it is empty.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from pykvpool.errors import PoolError, SegmentGone, TransferFailed, Unavailable
 from pykvpool.fabric.rdma.connecting import Connector, Ends, Route, plan, remote_rails
@@ -29,7 +32,7 @@ from pykvpool.fabric.rdma.session import Session
 from pykvpool.fabric.rdma.slices import Call, Item, Shape, Slice, cut
 from pykvpool.fabric.rdma.traffic import Traffic
 from pykvpool.fabric.tasks import run_all
-from pykvpool.fabric.verbs import Completion, Status
+from pykvpool.fabric.verbs import Completion, Status, VerbsError
 from pykvpool.model.ids import Generation
 from pykvpool.runtime import drain
 
@@ -53,8 +56,12 @@ _REFUSALS = frozenset(
 #: What is under way for a call that was given up may end by itself for so long, before its lanes are destroyed: they
 #: carry other calls too, and a window's worth of bytes takes milliseconds.
 GRACE_S = 0.2
+#: A queue pair that could not be destroyed is tried again so often.
+DESTROY_AGAIN_S = 0.1
 #: Missing lanes are tried again after this time, when there is something to move.
 MEND_PAUSE_S = 5.0
+#: With none missing, rails that have come (back) are looked for so often: it takes a round trip to the owner.
+LOOK_AGAIN_S = 30.0
 
 
 class Link:
@@ -81,22 +88,23 @@ class Link:
         self._lanes: dict[Lane, Ends] = {}
         #: Lanes to have.
         self._wanted = 0
+        #: Lanes that have broken and cannot be destroyed, with when that is tried again.
+        self._stuck: dict[Lane, asyncio.TimerHandle] = {}
         #: Tasks that ask for the owner's word; values mean nothing.
         self._asking: dict[asyncio.Task[None], None] = {}
         self._mending: asyncio.Task[None] | None = None
-        self._mend_after = 0.0
+        #: When that last ended.
+        self._mended_at = 0.0
         #: Done with the first lane, or the failure.
         self._ready: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self) -> None:
-        """Ask for the mount and connect. Raises what the owner says, or `Unavailable` where no lane came about."""
-        self._session.attach(self)
-        self._mend_if_due()
-        try:
+        """Ask for the mount and connect, or wait for what was begun. Raises what the owner says, or `Unavailable` where
+        no lane came about. Cancelled, it leaves that to go on: the next caller may have more patience."""
+        if not self._ready.done():
+            self._session.attach(self)
+            self._mend_if_due()
             await asyncio.shield(self._ready)
-        except asyncio.CancelledError:
-            self.fail(Unavailable("connecting was given up"))
-            raise
         if self.failure is not None:
             raise self.failure
 
@@ -108,7 +116,7 @@ class Link:
     @property
     def busy(self) -> bool:
         """Something goes on in the background."""
-        return bool(self._asking) or self._mending is not None
+        return bool(self._asking or self._stuck) or self._mending is not None
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +163,8 @@ class Link:
         """Post what can be posted."""
         finishing = False
         while (slice_ := self._traffic.next()) is not None:
-            lane = min((lane for lane in self._lanes if lane.has_room), key=lambda lane: lane.load_bytes, default=None)
+            roomy = (lane for lane in self._lanes if lane.has_room and not lane.leaving)
+            lane = min(roomy, key=lambda lane: lane.load_bytes, default=None)
             if lane is None:
                 break
             self._traffic.taken(slice_)
@@ -195,6 +204,8 @@ class Link:
             self._traffic.let_go(slice_)
         if progress.failure is not None:
             self._break(lane, self._explain(lane, progress.failure))
+        elif lane.leaving:
+            self._part_if_empty(lane)
         self._go_on()
 
     def _explain(self, lane: Lane, failure: Completion) -> PoolError:
@@ -216,8 +227,13 @@ class Link:
     def _break(self, lane: Lane, error: PoolError, *, gone: bool = False, again: bool = True) -> None:
         """A lane is no more. `gone`: its other end is known to be destroyed. `again`: what was under way may be tried
         again."""
-        del self._lanes[lane]
-        slices = lane.close()
+        self._lanes.pop(lane, None)
+        try:
+            slices = lane.close()
+        except VerbsError as refused:
+            self._wait_for(lane, refused, lambda: self._break(lane, error, gone=gone, again=again))
+            return
+        self._stuck.pop(lane, None)
         for slice_ in slices:
             self._traffic.let_go(slice_)
         if not gone:
@@ -231,6 +247,17 @@ class Link:
                 self._session.forget(lane.handle)
         for slice_ in reversed(slices):
             self._once_more(slice_, error, again=again)
+
+    def _wait_for(self, lane: Lane, refused: VerbsError, then: Callable[[], None]) -> None:
+        """A queue pair cannot be destroyed: what it may touch is under way until it can."""
+        if lane not in self._stuck:
+            log.error("%s cannot be destroyed, so memory is not given back that it may touch: %s", lane, refused)
+
+        def try_again() -> None:
+            then()
+            self._go_on()
+
+        self._stuck[lane] = self._loop.call_later(DESTROY_AGAIN_S, try_again)
 
     def _once_more(self, slice_: Slice, error: PoolError, *, again: bool) -> None:
         """A slice whose lane broke: in the queue again, or over."""
@@ -301,14 +328,21 @@ class Link:
         for task in [*self._asking, *([self._mending] if self._mending is not None else [])]:
             task.cancel()
             await drain(task)
+        # Nothing is under way on these. They need not be waited for as long as a transfer would.
+        for lane, timer in self._stuck.items():
+            timer.cancel()
+            self._connector.discard(lane)
+        self._stuck.clear()
 
     # -- mending -------------------------------------------------------------------------------------------------
 
     def _mend_if_due(self) -> None:
         """Begin to make the lanes that are missing: at once where there is none, else now and then."""
-        if self._mending is not None or self.failure is not None or (self._lanes and len(self._lanes) == self._wanted):
+        if self._mending is not None or self.failure is not None:
             return
-        if self._lanes and self._loop.time() < self._mend_after:
+        staying = sum(not lane.leaving for lane in self._lanes)
+        pause_s = MEND_PAUSE_S if staying < self._wanted else LOOK_AGAIN_S
+        if staying and self._loop.time() < self._mended_at + pause_s:
             return
         self._mending = self._loop.create_task(self._mend(), name=f"pykvpool rdma mending {self._session.endpoint}")
 
@@ -320,9 +354,12 @@ class Link:
             error = raised
         except asyncio.CancelledError:
             error = Unavailable("connecting was given up")
+        except Exception as failure:  # a bug must not leave transfers waiting for ever
+            log.exception("rdma: connecting to %s failed", self._session.endpoint)
+            error = Unavailable(f"connecting failed: {type(failure).__name__}")
         self._mending = None
-        self._mend_after = self._loop.time() + MEND_PAUSE_S
-        if error is not None and not self._lanes:
+        self._mended_at = self._loop.time()
+        if error is not None and all(lane.leaving for lane in self._lanes):
             self.fail(error)
         elif self._traffic.waiting:
             self._go_on()
@@ -336,14 +373,29 @@ class Link:
         routes = plan(rails, remote_rails(offer), self._queue_pairs)
         self._wanted = len(routes)
         missing: list[Route] = []
-        there = list(self._lanes.values())
+        there = [ends for lane, ends in self._lanes.items() if not lane.leaving]
         for route in routes:
             if route.ends in there:
                 there.remove(route.ends)
             else:
                 missing.append(route)
         results = await run_all([self._connect(route) for route in missing])
+        if results == [None] * len(missing):
+            self._let_go_of(there)
         return None if None in results else next(iter(results), None)
+
+    def _let_go_of(self, ends: list[Ends]) -> None:
+        """Lanes between these are not planned any more, and those in their place are there."""
+        for lane, between in list(self._lanes.items()):
+            if between in ends and not lane.leaving:
+                ends.remove(between)
+                lane.leaving = True
+                self._part_if_empty(lane)
+
+    def _part_if_empty(self, lane: Lane) -> None:
+        """Close a lane that is leaving, once nothing is under way on it."""
+        if not lane.is_busy:
+            self._break(lane, Unavailable("this lane is not needed any more"))
 
     async def _connect(self, route: Route) -> PoolError | None:
         """A lane for one route, or why not."""
@@ -357,7 +409,7 @@ class Link:
         if refusal is None and not lane.rail.active:
             refusal = Unavailable(f"{lane.rail.name}: {lane.rail.idle_reason}")
         if refusal is not None:
-            lane.close()
+            self._connector.discard(lane)
             self._session.forget(lane.handle)
             return refusal
         self._lanes[lane] = route.ends

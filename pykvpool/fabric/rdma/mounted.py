@@ -7,6 +7,7 @@ on every rail.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from pykvpool.memory.copying import pinned
 
 log = logging.getLogger("pykvpool.fabric.rdma")
 
+#: A device that refused a mount is asked again after this time: others may have given back what it lacked.
+ASK_AGAIN_S = 30.0
 #: Peers read and write; what a single queue pair may do is narrowed there.
 _ACCESS = Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE
 
@@ -49,22 +52,26 @@ class RegisteredMount:
         with pinned(memory.view, writable=True) as address:
             self.address = address
         self._devices: dict[Device, OnDevice] = {}
-        #: Why a device does not serve it.
-        self._refusals: dict[Device, PoolError] = {}
+        #: Why a device does not serve it, and when it may be asked again.
+        self._refusals: dict[Device, tuple[PoolError, float]] = {}
         for device in devices:
             self.find(device)
         if not self._devices:
-            raise ConfigError(str(next(iter(self._refusals.values()))))
+            raise ConfigError(str(next(iter(self._refusals.values()))[0]))
 
     def find(self, device: Device) -> OnDevice | None:
-        """The mount there; registered at first use. None where the device refuses (which is logged once)."""
-        if device not in self._devices and device not in self._refusals:
+        """The mount there; registered at first use. None where the device refuses (and has done so a moment ago)."""
+        if device not in self._devices and self._may_ask(device):
             try:
                 self._devices[device] = self._register(device)
+                self._refusals.pop(device, None)
             except PoolError as error:
                 log.warning("rdma: a mount is not served by %s: %s", device.name, error)
-                self._refusals[device] = error
+                self._refusals[device] = (error, asyncio.get_running_loop().time() + ASK_AGAIN_S)
         return self._devices.get(device)
+
+    def _may_ask(self, device: Device) -> bool:
+        return device not in self._refusals or asyncio.get_running_loop().time() >= self._refusals[device][1]
 
     def forget(self, device: Device) -> None:
         """Nothing of the mount stays with a device; no queue pair of it is left there. Raises `VerbsError`."""
@@ -77,9 +84,15 @@ class RegisteredMount:
             del self._devices[device]
 
     def close(self) -> None:
-        """From every device, as `forget`."""
+        """From every device, as `forget`; raises when nothing else can be let go of."""
+        refused: VerbsError | None = None
         for device in list(self._devices):
-            self.forget(device)
+            try:
+                self.forget(device)
+            except VerbsError as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     def _register(self, device: Device) -> OnDevice:
         try:

@@ -33,6 +33,7 @@ from pykvpool.fabric.rdma.wire import (
     WireGid,
     WireRail,
 )
+from pykvpool.fabric.rdma.wire_checks import check_connect
 from pykvpool.fabric.verbs import (
     Access,
     CompletionQueue,
@@ -42,7 +43,7 @@ from pykvpool.fabric.verbs import (
     RemoteQueuePair,
     VerbsError,
 )
-from pykvpool.fabric.verbs.model import GID_BYTES, MAX_24_BITS, MTU_BYTES
+from pykvpool.fabric.verbs.model import MAX_24_BITS
 from pykvpool.model.ids import Generation
 from pykvpool.runtime import Runtime
 
@@ -117,15 +118,25 @@ class OwnerSession:
                 return Disconnected(request.request)
 
     def end(self, reason: PoolError, which: Callable[[Served], bool], *, again: bool) -> asyncio.Future[None] | None:
-        """Destroy queue pairs and say so. When this returns nothing arrives through them. Raises `VerbsError`.
+        """Destroy queue pairs and say so. When this returns nothing arrives through them. Raises `VerbsError` where one
+        of them could not be destroyed; the others are.
 
         Returns what is done when the peer has heard of it, or never will; None where there was nothing to destroy.
         """
-        handles = tuple(handle for handle, served in self._served.items() if which(served))
-        for handle in handles:
-            self._destroy(handle)
-        if not handles:
-            return None
+        destroyed: list[int] = []
+        refused: VerbsError | None = None
+        for handle in [handle for handle, served in self._served.items() if which(served)]:
+            try:
+                self._destroy(handle)
+                destroyed.append(handle)
+            except VerbsError as error:
+                refused = error
+        heard = self._say_ended(tuple(destroyed), reason, again) if destroyed else None
+        if refused is not None:
+            raise refused
+        return heard
+
+    def _say_ended(self, handles: tuple[int, ...], reason: PoolError, again: bool) -> asyncio.Future[None]:
         number = next(self._endings)
         heard = self._unheard[number] = asyncio.get_running_loop().create_future()
         self._line.say(Ended(number, handles, again, reason.code, reason.message))
@@ -172,7 +183,7 @@ class OwnerSession:
         return Offer(request.request, mount.size_bytes, mount.address, mount.chunk_bytes, tuple(rails))
 
     def _connect(self, request: Connect) -> Connected:
-        _check(request)
+        check_connect(request)
         refusal = self._owner.admit(self.peer)
         if refusal is not None:
             raise refusal
@@ -188,15 +199,15 @@ class OwnerSession:
         psn = self._runtime.random.getrandbits(24) & MAX_24_BITS
         try:
             pair = there.domain.queue_pair(self._owner.queue(rail.device), _LIMITS)
+            handle = next(self._handles)
+            self._served[handle] = Served(pair, request.generation, rail)
             try:
                 self._make_ready(pair, request, rail)
             except BaseException:
-                pair.close()
+                self._destroy(handle)
                 raise
         except VerbsError as error:
             raise TransferFailed(error.message) from error
-        handle = next(self._handles)
-        self._served[handle] = Served(pair, request.generation, rail)
         return Connected(request.request, handle, pair.number, psn)
 
     def _make_ready(self, pair: QueuePair, request: Connect, rail: Rail) -> None:
@@ -206,12 +217,3 @@ class OwnerSession:
         path = Path(rail.number, request.gid_index, rail.port.active_mtu_bytes, read_depth=read_depth)
         there = RemoteQueuePair(request.number, request.psn, request.gid, request.lid, request.mtu_bytes)
         pair.to_ready_to_receive(there, path)
-
-
-def _check(request: Connect) -> None:
-    """Raises `ProtocolError` for numbers that no queue pair has."""
-    in_range = 0 <= request.number <= MAX_24_BITS and 0 <= request.psn <= MAX_24_BITS and 0 <= request.lid < 1 << 16
-    if not in_range or len(request.gid) != GID_BYTES or request.mtu_bytes not in MTU_BYTES.values():
-        raise ProtocolError("a queue pair that cannot be")
-    if request.read_depth < 1:
-        raise ProtocolError("a queue pair that reads nothing at a time")

@@ -10,6 +10,7 @@ It knows nothing of peers, memory or transfers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 from collections.abc import Callable
@@ -18,7 +19,9 @@ from pykvpool.errors import ConfigError, NotSupported, PoolError, Unavailable
 from pykvpool.fabric.rdma import gids
 from pykvpool.fabric.rdma.settings import RdmaSettings
 from pykvpool.fabric.verbs import DeviceContext, EventKind, Gid, LinkLayer, Port, PortState, Verbs, VerbsError
+from pykvpool.fabric.verbs.lifetime import GONE
 from pykvpool.fabric.verbs.load import load
+from pykvpool.memory.locked import LockedMemory, locked_memory
 
 log = logging.getLogger("pykvpool.fabric.rdma")
 
@@ -26,8 +29,8 @@ log = logging.getLogger("pykvpool.fabric.rdma")
 EVENTS_PER_TURN = 64
 #: Reads that one queue pair has under way. More than the largest cards answer helps nobody.
 MAX_READ_DEPTH = 16
-#: What calls on a device say whose driver is gone: its objects were destroyed with it.
-_GONE = (errno.EIO, errno.ENODEV)
+#: Times that an object is closed which its device does not let go of: a command of its firmware may fail once.
+DESTROY_TRIES = 3
 #: Events after which a device's objects are worth nothing.
 _FATAL = (EventKind.DEVICE_FATAL, EventKind.CQ_ERROR)
 #: Events that say that a port or its addresses changed.
@@ -69,18 +72,23 @@ class Device:
     def let_go(self, close: Callable[[], None]) -> None:
         """Close one of its objects. On a device that is gone the kernel has done so already, and says EIO.
 
-        Raises `VerbsError` where a live device refuses, or something that belongs to the object is still open.
+        Raises `VerbsError` where a live device refuses again and again, or something that belongs to the object is
+        still open.
         """
-        try:
-            close()
-        except VerbsError as error:
-            if error.errno in _GONE and self.failure is None:
-                # Its own word of that comes a little later.
-                gone = Unavailable(f"rdma: {self.name} is gone: {error}", device=self.name)
-                asyncio.get_running_loop().call_soon(self._on_gone, self, gone)
-            elif self.failure is None or error.errno == errno.EBUSY:
-                raise
-            log.debug("%s is gone, and so is what was on it: %s", self.name, error)
+        for left in reversed(range(DESTROY_TRIES)):
+            try:
+                close()
+                return
+            except VerbsError as error:
+                if error.errno in GONE:
+                    log.debug("%s is gone, and so is what was on it: %s", self.name, error)
+                    if self.failure is None:
+                        # Its own word of that comes a little later.
+                        gone = Unavailable(f"rdma: {self.name} is gone: {error}", device=self.name)
+                        asyncio.get_running_loop().call_soon(self._on_gone, self, gone)
+                    return
+                if error.errno == errno.EBUSY or not left:
+                    raise
 
 
 class Rail:
@@ -169,6 +177,10 @@ class Rails:
             raise Unavailable(f"rdma: no port of this host can move data ({reasons})")
         return active
 
+    def locked(self) -> LockedMemory:
+        """What may be registered, as far as the limit on locked memory goes."""
+        return locked_memory() if self._verbs.pins_memory else LockedMemory(None, 0)
+
     def close(self, device: Device) -> None:
         """Close a device on which nothing is left. Raises `VerbsError` where something is."""
         self._unwatch(device)
@@ -177,8 +189,12 @@ class Rails:
         self._rails = [rail for rail in self._rails if rail.device is not device]
 
     def close_all(self) -> None:
+        """Every device; one that refuses stays open until the process ends, which is logged."""
         for device in list(self._devices):
-            self.close(device)
+            try:
+                self.close(device)
+            except VerbsError as error:
+                log.warning("rdma: %s stays open: %s", device.name, error)
 
     def lose(self, device: Device, error: PoolError) -> None:
         """Nothing on this device works any more."""
@@ -204,7 +220,8 @@ class Rails:
             rails = [Rail(device, context.port(number), self._only_gid) for number in numbers]
         except VerbsError as error:
             self._leave_out(name, error)
-            context.close()
+            with contextlib.suppress(VerbsError):
+                context.close()
             return
         self._refused.discard(name)
         self._devices.append(device)

@@ -8,20 +8,19 @@ with keys of its own. The usual refusal is the limit on locked memory, so that i
 from __future__ import annotations
 
 import errno
+import logging
 import mmap
-import resource
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 from pykvpool.errors import PoolError, TransferFailed, invariant
 from pykvpool.fabric.rdma.rails import Device
-from pykvpool.fabric.verbs import Access, Limits, MemoryRegion, ProtectionDomain, VerbsError
+from pykvpool.fabric.verbs import Access, Limits, MemoryRegion, Piece, ProtectionDomain, VerbsError
+from pykvpool.memory.locked import locked_memory
+
+log = logging.getLogger("pykvpool.fabric.rdma")
 
 #: Largest chunk, whatever a device says it takes: drivers promise 2^64, and the kernel pins no more than there is.
 MAX_CHUNK_BYTES = 1 << 40
-#: Bit of CAP_IPC_LOCK in /proc/self/status: whoever has it may lock any amount.
-_CAP_IPC_LOCK = 14
-_FIX = "raise it: 'ulimit -l unlimited', LimitMEMLOCK=infinity for a systemd unit, --ulimit memlock=-1 for a container"
 
 
 def chunk_bytes(limits: Iterable[Limits]) -> int:
@@ -32,14 +31,11 @@ def chunk_bytes(limits: Iterable[Limits]) -> int:
 
 def explain(error: VerbsError, size_bytes: int) -> PoolError:
     """A refused registration, as an error of ours that says what to do."""
-    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    hint = ""
-    if error.errno in (errno.ENOMEM, errno.EAGAIN) and limit != resource.RLIM_INFINITY and not _may_lock_any():
-        hint = f": the limit on locked memory is {limit} bytes: {_FIX}"
-    elif error.errno == errno.ENOMEM:
-        hint = ": the device has no room for more registrations, or the host no memory to pin"
+    hint = locked_memory().shortage(size_bytes) if error.errno in (errno.ENOMEM, errno.EAGAIN) else ""
+    if not hint and error.errno == errno.ENOMEM:
+        hint = "the device has no room for more registrations, or the host no memory to pin"
     return TransferFailed(
-        f"{error.device} refuses to register {size_bytes} bytes ({error.message}){hint}",
+        f"{error.device} refuses to register {size_bytes} bytes ({error.message}){f': {hint}' if hint else ''}",
         device=error.device,
         size_bytes=size_bytes,
     )
@@ -85,17 +81,28 @@ class Registration:
         offset = address - self.address
         return min(self._chunk - offset % self._chunk, self.size_bytes - offset)
 
-    def lkey(self, device: Device, domain: ProtectionDomain, address: int) -> int:
-        """The key of `address` on a device; registers there if that is the first use. Raises `PoolError`."""
+    def piece(self, device: Device, domain: ProtectionDomain, address: int, length: int) -> Piece:
+        """The `length` bytes at `address`, which are within one chunk, as requests to that device name them; registers
+        there if that is the first use. Raises `PoolError`."""
+        regions = self.regions(device, domain)
+        chunk, offset = divmod(address - self.address, self._chunk)
+        # A region may have addresses of its own: those of a dma-buf need not be the memory's.
+        return Piece(regions[chunk].address + offset, length, regions[chunk].lkey)
+
+    def regions(self, device: Device, domain: ProtectionDomain) -> list[MemoryRegion]:
+        """One for each chunk, as `piece`."""
         regions = self._regions.get(device)
         if regions is None:
             invariant(not self._retired or self._users, "retired memory is registered for its users alone")
             regions = self._regions[device] = self._register(device, domain)
-        return regions[(address - self.address) // self._chunk].lkey
+        return regions
 
     def _register(self, device: Device, domain: ProtectionDomain) -> list[MemoryRegion]:
         """Raises `PoolError`."""
         return register_chunks(domain, self.address, self.size_bytes, self._chunk, self._access)
+
+    def is_registered_with(self, device: Device) -> bool:
+        return device in self._regions
 
     def use(self) -> None:
         self._users += 1
@@ -109,21 +116,51 @@ class Registration:
         self._retired = True
         self._close_if_over()
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether any device knows it."""
+        return bool(self._regions)
+
     def forget(self, device: Device) -> None:
-        """The device is about to be closed: let go of it there."""
-        for region in self._regions.pop(device, []):
-            device.let_go(region.close)
+        """The device is about to be closed: let go of it there. Raises `VerbsError` where it refuses."""
+        regions = self._regions.get(device, [])
+        while regions:
+            device.let_go(regions[-1].close)
+            regions.pop()
+        self._regions.pop(device, None)
 
     def _close_if_over(self) -> None:
         if self._retired and not self._users:
             for device in list(self._regions):
-                self.forget(device)
+                try:
+                    self.forget(device)
+                except VerbsError as error:  # its bytes have been moved all the same
+                    log.warning("rdma: memory stays registered for now: %s", error)
 
 
-def _may_lock_any() -> bool:
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return False
-    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
-    return bool(int(effective, 16) >> _CAP_IPC_LOCK & 1)
+def forget_all(registrations: Iterable[Registration], device: Device) -> None:
+    """Let go of all that can be let go of. Raises the last `VerbsError`."""
+    refused: VerbsError | None = None
+    for registration in registrations:
+        try:
+            registration.forget(device)
+        except VerbsError as error:
+            refused = error
+    if refused is not None:
+        raise refused
+
+
+class Leaving:
+    """Registrations that are not wanted any more and that a device still has: somebody uses them, or it refused."""
+
+    def __init__(self) -> None:
+        #: Values mean nothing.
+        self._those: dict[Registration, None] = {}
+
+    def retire(self, registration: Registration) -> None:
+        """No new users; it goes with its last one."""
+        registration.retire()
+        self._those = {each: None for each in [*self._those, registration] if each.is_registered}
+
+    def __iter__(self) -> Iterator[Registration]:
+        return iter(self._those)

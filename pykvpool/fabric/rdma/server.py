@@ -38,6 +38,7 @@ from pykvpool.fabric.tcp_listen import Acceptor, advertised, open_listener
 from pykvpool.fabric.tcp_parting import part
 from pykvpool.fabric.tcp_socket import HandshakeStream, StreamSocket, tune
 from pykvpool.fabric.verbs import CompletionQueue, VerbsError
+from pykvpool.memory.locked import LockedMemory
 from pykvpool.model.ids import Generation
 from pykvpool.runtime import Runtime, drain
 
@@ -47,6 +48,8 @@ log = logging.getLogger("pykvpool.fabric.rdma")
 MAX_LINES = 4096
 #: How long a fence waits for its peer to have heard of it. One that is stopped or gone does not answer, and need not.
 HEARD_S = 0.5
+#: A queue pair that could not be destroyed is tried again so often.
+DESTROY_AGAIN_S = 0.1
 
 
 class RdmaServer:
@@ -87,6 +90,8 @@ class RdmaServer:
         self._lines: dict[StreamSocket, asyncio.Task[None]] = {}
         #: Those whose handshake is over, in order of arrival; values mean nothing.
         self._sessions: dict[OwnerSession, None] = {}
+        #: Ended mounts of which a device did not let go.
+        self._left: list[RegisteredMount] = []
         self._acceptor: Acceptor | None = None
         self._address: HostPort | None = None
 
@@ -118,28 +123,34 @@ class RdmaServer:
         self._acceptor = Acceptor(sock, loop, self._on_connection)
 
     def export(self, memory: Exported) -> str:
-        """Register a mount with every device; takes time with its size. Raises `ConfigError` where that is refused."""
+        """Register a mount with every device; takes time with its size. Raises `ConfigError` where that is refused, or
+        would be for want of memory that may be locked."""
         endpoint = self.endpoint
+        self._clear_away()
         devices = list(dict.fromkeys(rail.device for rail in self._rails.active))
         if not devices:
             raise ConfigError("no rdma port of this host is up")
+        _check_locked(self._rails.locked(), memory.size_bytes, len(devices))
         mount = RegisteredMount(memory, devices)
         self._table.add(memory)
         self._mounts[memory.generation] = mount
         return endpoint
 
     async def withdraw(self, generation: Generation) -> None:
-        if self._table.remove(generation) is None:
+        self._table.remove(generation)
+        mount = self._mounts.get(generation)
+        if mount is None:
             return
-        self._end(gone(generation), lambda session, served: served.generation == generation)
-        self._mounts.pop(generation).close()
+        await self._end_surely(gone(generation), lambda _session, served: served.generation == generation)
+        self._mounts.pop(generation, None)
+        self._let_go_of(mount)
 
     async def fence(self, name: str, incarnation: int, generation: Generation, ban: bool) -> None:
         if ban:
             self._table.ban(name, incarnation)
         # Without a ban the peer may go on: what was cut off is for it to begin anew, with a new put.
         reason = Refused if ban else TransferFailed
-        unheard = self._end(
+        unheard = await self._end_surely(
             reason(f"the owner fenced the session of {name!r}"),
             lambda session, served: (
                 (session.peer.name, session.peer.incarnation) == (name, incarnation) and served.generation == generation
@@ -158,10 +169,15 @@ class RdmaServer:
             stream.abort(Closed("the rdma fabric server is closed"))
         for task in lines.values():
             await drain(task)
-        for generation in self._table.generations():
+        for generation in list(self._mounts):
             await self.withdraw(generation)
-        for device in list(self._queues):
-            device.let_go(self._queues.pop(device).close)
+        self._clear_away()
+        for device, queue in self._queues.items():
+            try:
+                device.let_go(queue.close)
+            except VerbsError as error:
+                log.warning("rdma: %s stays in use: %s", device.name, error)
+        self._queues.clear()
         self._rails.close_all()
 
     # -- what a session asks -------------------------------------------------------------------------------------
@@ -196,23 +212,61 @@ class RdmaServer:
         self, reason: PoolError, which: Callable[[OwnerSession, Served], bool], *, again: bool = False
     ) -> list[asyncio.Future[None]]:
         """Destroy queue pairs, and tell their peers. When this returns nothing arrives through them. What is done when
-        the peers have heard. Raises `VerbsError`."""
+        the peers have heard. Raises `VerbsError` where one could not be destroyed; the others are."""
         unheard = []
+        refused: VerbsError | None = None
         for session in list(self._sessions):
-            heard = session.end(reason, functools.partial(which, session), again=again)
+            try:
+                heard = session.end(reason, functools.partial(which, session), again=again)
+            except VerbsError as error:
+                refused = error
+                continue
             if heard is not None:
                 unheard.append(heard)
+        if refused is not None:
+            raise refused
         return unheard
 
+    async def _end_surely(
+        self, reason: PoolError, which: Callable[[OwnerSession, Served], bool]
+    ) -> list[asyncio.Future[None]]:
+        """As `_end`, however long it takes: what it is asked for must not be answered before it is true."""
+        complained = False
+        while True:
+            try:
+                return self._end(reason, which)
+            except VerbsError as error:
+                if not complained:
+                    log.error("rdma: a queue pair cannot be destroyed, so its memory stays in use: %s", error)
+                complained = True
+            await asyncio.sleep(DESTROY_AGAIN_S)
+
+    def _let_go_of(self, mount: RegisteredMount) -> None:
+        """No queue pair of a mount is left, so that nothing arrives there; what a device keeps of it, it keeps for
+        now."""
+        try:
+            mount.close()
+        except VerbsError as error:
+            log.warning("rdma: a mount that has ended stays registered for now: %s", error)
+            self._left.append(mount)
+
+    def _clear_away(self) -> None:
+        left, self._left = self._left, []
+        for mount in left:
+            self._let_go_of(mount)
+
     def _on_rail_lost(self, rail: Rail, error: PoolError) -> None:
-        self._end(error, lambda session, served: served.rail is rail, again=True)
+        try:
+            self._end(error, lambda session, served: served.rail is rail, again=True)
+        except VerbsError as refused:  # its peers will find out
+            log.warning("rdma: a queue pair of a lost rail cannot be destroyed: %s", refused)
         if rail.device.failure is not None:
             asyncio.get_running_loop().call_soon(self._bury, rail.device)
 
     def _bury(self, device: Device) -> None:
         """Close a dead device; every queue pair there is destroyed."""
         try:
-            for mount in self._mounts.values():
+            for mount in (*self._mounts.values(), *self._left):
                 mount.forget(device)
             queue = self._queues.get(device)
             if queue is not None:
@@ -283,3 +337,13 @@ class RdmaServer:
         if len(self._lines) > MAX_LINES:
             return Overloaded(f"{MAX_LINES} rdma lines are open")
         return self.admit(peer)
+
+
+def _check_locked(locked: LockedMemory, size_bytes: int, devices: int) -> None:
+    """Before any registration is refused. Raises `ConfigError`."""
+    shortage = locked.shortage(size_bytes)
+    if shortage:
+        raise ConfigError(f"rdma: {size_bytes} bytes cannot be registered: {shortage}")
+    shortage = locked.shortage(size_bytes * devices)
+    if shortage:
+        log.warning("rdma: not every one of %d devices will serve %d bytes: %s", devices, size_bytes, shortage)

@@ -70,9 +70,10 @@ class Traffic:
         self._waiting.appendleft(slice_)
 
     def end(self, slice_: Slice, error: PoolError | None) -> None:
-        """It is over, well or with an error, and neither waits nor is under way."""
+        """It is over, well or with an error. One that is under way ends before it is let go of: until then its caller
+        waits, given up or not, and its memory may be written to."""
         item, call = slice_.item, slice_.item.call
-        if error is None and slice_.slot is not None and not item.is_write and call.given_up is None:
+        if error is None and slice_.slot is not None and not item.is_write:
             slice_.slot.scatter(slice_.staged, slice_.length)
         self._release(slice_)
         item.left -= 1

@@ -22,6 +22,7 @@ from pykvpool.fabric.verbs.model import (
     MTU_CODES,
     PORT_STATES,
     QUEUE_PAIR_STATES,
+    UNKNOWN_MTU_BYTES,
     Access,
     Completion,
     DeviceName,
@@ -245,7 +246,7 @@ class _Context(Handle):
             state=PORT_STATES[int(found.state)],
             link_layer=link_layer,
             lid=found.lid,
-            active_mtu_bytes=MTU_BYTES[int(found.active_mtu)],
+            active_mtu_bytes=MTU_BYTES.get(int(found.active_mtu), UNKNOWN_MTU_BYTES),
             max_message_bytes=found.max_msg_sz,
             gids=gids,
         )
@@ -282,6 +283,7 @@ class _Context(Handle):
 
 class _Binding:
     name = "ibverbs"
+    pins_memory = True
     version = str(ib.__version__)
 
     def devices(self) -> list[DeviceName]:

@@ -2,7 +2,7 @@
 
 Libraries differ: one closes children with their parent, one refuses, one leaves a dangling handle. Here each object
 knows its parents and counts its children: closing one that still has children raises, closing twice is harmless, and
-an object counts as closed only when the library has really let go of it.
+an object counts as closed only when the library has really let go of it, or the kernel says that its device is gone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import errno
 from abc import ABC, abstractmethod
 
 from pykvpool.fabric.verbs.protocol import VerbsError
+
+#: What calls on a device say whose driver is gone: its objects were destroyed with it.
+GONE = (errno.EIO, errno.ENODEV)
 
 
 class Handle(ABC):
@@ -37,7 +40,15 @@ class Handle(ABC):
             raise VerbsError(
                 f"close {type(self).__name__}", self.device, errno.EBUSY, f"{self.children} objects of it are open"
             )
-        self._destroy()
+        try:
+            self._destroy()
+        except VerbsError as error:
+            if error.errno in GONE:
+                self._gone()
+            raise
+        self._gone()
+
+    def _gone(self) -> None:
         self.closed = True
         for parent in self._parents:
             parent.children -= 1

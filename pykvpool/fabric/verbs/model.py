@@ -61,6 +61,8 @@ class PortState(enum.StrEnum):
 PORT_STATES = tuple(PortState)
 #: ibv_mtu is a code: 1 is 256 bytes, 5 is 4096.
 MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
+#: What is told as an active MTU that we do not know: what every port can do.
+UNKNOWN_MTU_BYTES = 256
 MTU_CODES = {size: code for code, size in MTU_BYTES.items()}
 
 
@@ -319,7 +321,7 @@ class Completion:
     @classmethod
     def of(cls, entry: Any, opcodes: Mapping[int, Opcode]) -> Completion:
         """From a library's copy of `ibv_wc`, whose fields every binding names alike; `opcodes` are the library's."""
-        status = STATUSES[entry.status]
+        status = STATUSES[entry.status] if entry.status < len(STATUSES) else Status.GENERAL
         return cls(
             id=entry.wr_id,
             status=status,

@@ -179,6 +179,8 @@ class Verbs(Protocol):
     #: "pyverbs", "ibverbs" or "fake".
     name: str
     version: str
+    #: What is registered is pinned, and counts against the limit on locked memory.
+    pins_memory: bool
 
     def devices(self) -> list[DeviceName]:
         """The host's devices, in the library's order; empty where there are none, or no RDMA in the kernel at all."""

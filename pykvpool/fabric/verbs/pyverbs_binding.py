@@ -27,12 +27,14 @@ from pyverbs.wr import SGE, SendWR
 
 from pykvpool.fabric.verbs.event_descriptors import made_with_descriptor, readable
 from pykvpool.fabric.verbs.lifetime import Handle
+from pykvpool.fabric.verbs.load import UNKNOWN_VERSION
 from pykvpool.fabric.verbs.model import (
     EVENT_KINDS,
     MTU_BYTES,
     MTU_CODES,
     PORT_STATES,
     QUEUE_PAIR_STATES,
+    UNKNOWN_MTU_BYTES,
     Access,
     Completion,
     DeviceName,
@@ -271,7 +273,7 @@ class _Context(Handle):
             state=PORT_STATES[found.state],
             link_layer=_LINK_LAYERS.get(found.link_layer, LinkLayer.UNKNOWN),
             lid=found.lid,
-            active_mtu_bytes=MTU_BYTES[found.active_mtu],
+            active_mtu_bytes=MTU_BYTES.get(found.active_mtu, UNKNOWN_MTU_BYTES),
             max_message_bytes=found.max_msg_sz,
             gids=tuple(_gid(entry) for entry in entries if entry.port_num == number),
         )
@@ -307,6 +309,7 @@ def _gid(entry: Any) -> Gid:
 
 class _Binding:
     name = "pyverbs"
+    pins_memory = True
 
     def __init__(self) -> None:
         self.version = _version()
@@ -328,7 +331,7 @@ def _version() -> str:
     try:
         return metadata.version("pyverbs")
     except metadata.PackageNotFoundError:
-        return "unknown"  # Debian ships no metadata
+        return UNKNOWN_VERSION  # Debian ships no metadata
 
 
 def binding() -> _Binding:

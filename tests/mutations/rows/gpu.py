@@ -16,6 +16,7 @@ _MEMORY = selections("memory/test_cuda_memory.py", "fabric/test_device_mover.py"
 _RING = selections("memory/test_cuda_ring.py")
 _MOVER = selections("fabric/test_device_mover.py")
 _REGISTRATION = selections("fabric/test_rdma_gpu_memory.py")
+_REFUSALS = selections("fabric/test_gpu_refusals.py")
 
 MUTATIONS = (
     Mutation(
@@ -174,8 +175,105 @@ MUTATIONS = (
         name="gpu-memory-is-unregistered-under-a-card",
         rule="P2: pages stay registered while a card may touch them",
         file=REGISTRATION,
-        old="        if kept is not None:\n            kept.retire()\n",
-        new="        if kept is not None:\n            kept._users = 0\n            kept.retire()\n",
+        old="            self._leaving.retire(kept)\n",
+        new="            kept._users = 0\n            self._leaving.retire(kept)\n",
+        checks=_REGISTRATION,
+    ),
+    Mutation(
+        name="pinned-memory-is-freed-under-copies-adrift",
+        rule="P2: pinned memory is not reused where it is not known to be safe",
+        file=CUDA,
+        old="        if self.ring.taken:\n            return False",
+        new="        if self.ring.taken < 0:\n            return False",
+        checks=_MEMORY,
+    ),
+    Mutation(
+        name="ranges-of-gpu-memory-overlap",
+        rule="memory belongs to one registration",
+        file=CUDA,
+        old="        if self._registered.overlaps(piece):\n",
+        new="        if self._registered.overlaps(piece) and not piece.nbytes:\n",
+        checks=_MEMORY,
+    ),
+    Mutation(
+        name="events-of-a-wait-are-left-behind",
+        rule="P3: nothing leaks",
+        file=CUDA,
+        old="                    driver.destroy_event(event)\n",
+        new="                    pass\n",
+        checks=_MEMORY,
+    ),
+    Mutation(
+        name="nobody-hears-that-gpu-memory-is-taken-back",
+        rule="P2: pages stay registered only as long as the user lets them",
+        file=CUDA,
+        old="                forget(registered)\n",
+        new="                pass\n",
+        checks=_MEMORY,
+    ),
+    Mutation(
+        name="two-gpus-are-taken-for-one-allocation",
+        rule="P1: a range lies on one GPU",
+        file=CUDA,
+        old="            if following is None or following.ordinal != allocation.ordinal or following.managed:\n",
+        new="            if following is None or following.managed:\n",
+        checks=_MEMORY,
+    ),
+    Mutation(
+        name="the-ring-stays-registered-when-it-is-gone",
+        rule="P2: no card touches memory that was given back",
+        file=CUDA,
+        old="                self._buffers.unregister(ring)\n",
+        new="                pass\n",
+        checks=_MEMORY,
+    ),
+    Mutation(
+        name="one-refusal-keeps-everything-of-a-gpu",
+        rule="P3: nothing leaks",
+        file=COPIES,
+        old='        _log.warning("%s of GPU %d is not taken back: %s", what, ordinal, error)\n',
+        new="        raise\n",
+        checks=_REFUSALS,
+    ),
+    Mutation(
+        name="the-network-takes-a-slot-before-its-copy-is-there",
+        rule="P1: staged bytes are there before they are used",
+        file=STAGER,
+        old="            await staging.copies.copy(Direction.TO_HOST, _runs(layouts), after)\n",
+        new="            copying = staging.copies.copy(Direction.TO_HOST, _runs(layouts), after)\n"
+        "            asyncio.ensure_future(copying).add_done_callback(lambda done: done.exception())\n",
+        checks=_MOVER,
+    ),
+    Mutation(
+        name="every-slot-of-a-piece-holds-its-beginning",
+        rule="P1: bytes keep their places",
+        file=RING,
+        old="                piece = piece[view.nbytes :]\n",
+        new="                piece = piece[0:]\n",
+        checks=_RING,
+    ),
+    Mutation(
+        name="waves-of-one-operation-share-a-slot",
+        rule="P2: no pinned memory is used by two transfers",
+        file=RING,
+        old="        self.filled_bytes = -(-self.filled_bytes // self.ring.slot_bytes) * self.ring.slot_bytes\n",
+        new="        self.filled_bytes = 0\n",
+        checks=selections("memory/test_cuda_ring.py", "fabric/test_device_mover.py"),
+    ),
+    Mutation(
+        name="an-exported-descriptor-stays-open",
+        rule="P3: nothing leaks",
+        file=REGISTRATION,
+        old="            os.close(fd)  # the registration holds the buffer by itself\n",
+        new="            pass\n",
+        checks=_REGISTRATION,
+    ),
+    Mutation(
+        name="a-device-that-goes-keeps-gpu-memory-that-was-taken-back",
+        rule="P3: nothing leaks",
+        file=REGISTRATION,
+        old="        forget_all((*self._kept.values(), *self._leaving), device)\n",
+        new="        forget_all(self._kept.values(), device)\n",
         checks=_REGISTRATION,
     ),
 )
