@@ -160,6 +160,7 @@ def test_p9_an_engine_starts_and_serves_without_its_pool_and_finds_it_later(empt
         one.run(UNTIL_CONNECTED)
         assert one.reset_prefix_cache()
         one.generate([tokens])
+        assert one.hits() == 0
         assert one.reset_prefix_cache()
         assert answers(one.generate([tokens])) == right
         assert one.hits() == 6 * BLOCK
