@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ else:
 
 #: Of a pool's node unless a test says otherwise; the tiny models' blocks have some tens of KiB.
 NODE_SIZE = "64MiB"
+
+
+@pytest.fixture(autouse=True)
+def found_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nodes and engines of this test alone find each other: whatever else this user runs on this host."""
+    with tempfile.TemporaryDirectory(prefix="pk-") as folder:  # short, for sockets lie in it
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield
 
 
 class Pool:

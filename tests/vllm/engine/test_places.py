@@ -19,14 +19,8 @@ PLACES = {
 }
 
 
-@pytest.fixture
-def found_here(monkeypatch, tmp_path_factory):
-    """Nodes and engines of this test alone find each other."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
-
-
 @pytest.mark.parametrize("place", PLACES)
-def test_the_node_is_another_process(found_here, empty_pool, engine, expected, place):
+def test_the_node_is_another_process(empty_pool, engine, expected, place):
     empty_pool.start_master()
     empty_pool.start_node()
     extra, said = PLACES[place]
@@ -43,7 +37,7 @@ def test_the_node_is_another_process(found_here, empty_pool, engine, expected, p
         assert f"rank 0's pool I/O is done by {said}" in one.log.read_text()
 
 
-def test_one_command_is_enough(found_here, engine, expected):
+def test_one_command_is_enough(engine, expected):
     """Without any pool: the engine starts one of its own, and it ends with the engine."""
     tokens = prompt(23, 8 * BLOCK + 5)
     right = expected([tokens])

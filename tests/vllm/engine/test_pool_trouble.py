@@ -18,12 +18,6 @@ PATIENT = {"load_timeout_ms": 600_000, "lookup_timeout_ms": 10_000, "save_timeou
 NONE_LEFT = {"blocks": 0, "requests": 0}
 
 
-@pytest.fixture(autouse=True)
-def found_here(monkeypatch, tmp_path_factory):
-    """Nodes and engines of this test alone find each other."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
-
-
 @pytest.mark.parametrize("placement", ["embedded", "node"])
 def test_p7_a_full_pool_costs_hits_and_nothing_else(empty_pool, engine, expected, placement):
     empty_pool.start_master()
