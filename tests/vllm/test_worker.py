@@ -183,7 +183,7 @@ def test_a_port_that_refuses_or_breaks_costs_a_recompute_never_the_engine(caplog
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
-        ("TooFewNodes", "no node lends memory to this pool: start `pykvpool node`; `pykvpool status` shows which"),
+        ("TooFewNodes", "no node lends memory to this pool: start `pykvpool node`; `pykvpool status` lists them"),
         ("Unavailable", "`pykvpool status` shows whether its master and nodes are there"),
     ],
 )

@@ -31,7 +31,7 @@ OTHER_FINGERPRINT = "other_fingerprint"
 FENCED = "fenced"
 #: What to do about saves that were dropped for these reasons; of the others nothing has to be done.
 ADVICE = {
-    "TooFewNodes": " (no node lends memory to this pool: start `pykvpool node`; `pykvpool status` shows which there are)",
+    "TooFewNodes": " (no node lends memory to this pool: start `pykvpool node`; `pykvpool status` lists them)",
     "Unavailable": " (the pool cannot be reached: `pykvpool status` shows whether its master and nodes are there)",
 }
 
