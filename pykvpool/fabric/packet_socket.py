@@ -96,11 +96,12 @@ class PacketSocket:
         self.failure: PoolError | None = None
 
     async def connect(self, path: str) -> None:
-        """To a socket that listens at `path`. Raises `Unavailable`."""
+        """To a socket that listens at `path`. Raises `Unavailable`, with the `errno` in its fields."""
         try:
             await self._loop.sock_connect(self._socket, path)
         except OSError as error:
-            raise Unavailable(f"nobody listens there ({error.strerror or error})") from error
+            reason = error.strerror or error
+            raise Unavailable(f"nobody listens there ({reason})", errno=error.errno) from error
 
     def send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send one packet now. Raises `Unavailable` when the peer is gone or does not read."""

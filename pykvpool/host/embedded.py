@@ -64,4 +64,5 @@ class EmbeddedPort(ThreadPort):
 
     @property
     def placement(self) -> str:
-        return f"a thread of this process, connected to {self._access.where} as {self._access.name!r}"
+        state = "connected" if self.connected else "which will connect"
+        return f"a thread of this process, {state} to {self._access.where} as {self._access.name!r}"

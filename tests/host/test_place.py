@@ -8,6 +8,7 @@ import tempfile
 
 import pytest
 
+from pykvpool.host.access import PoolAccess
 from pykvpool.host.agent.port import AgentPort
 from pykvpool.host.embedded import EmbeddedPort
 from pykvpool.host.place import any_port, node_port
@@ -27,10 +28,50 @@ def opened(tmp_path, monkeypatch):
         port.close(0.0)
 
 
-def test_without_a_node_on_the_host_the_process_does_its_own_io(pool, opened, tmp_path):
-    left = tmp_path / "pykvpool" / "killed-1.engines"
+def leave(path):
+    """A socket file of a node that was killed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
-        dead.bind(str(left))
+        dead.bind(str(path))
+
+
+def told(port):
+    """What the port's thread had to say of its first search is in the log."""
+    assert Engine(port).save(Memory().group(chain(1), range(1))).reasons == {"Unavailable": 1}
+
+
+def test_where_no_node_runs_the_log_says_what_to_do_and_nothing_of_killed_ones(pool, opened, tmp_path, caplog):
+    for number in (1, 2):
+        leave(tmp_path / "pykvpool" / f"killed-{number}.engines")
+    told(opened(node_port(pool.access())))
+    assert "killed" not in caplog.text
+    assert f"start one (`pykvpool node --master {pool.address}`)" in caplog.text
+
+
+def test_where_nobody_listens_at_the_named_socket_the_log_says_what_to_do(pool, opened, tmp_path, caplog):
+    path = tmp_path / "named.engines"
+    told(opened(node_port(pool.access(), str(path))))
+    assert f"no `pykvpool node` listens at {path}" in caplog.text
+    assert f"start one there (`pykvpool node --master {pool.address} --engine-socket {path}`)" in caplog.text
+
+
+def test_a_node_that_does_not_take_the_engine_is_named_with_the_reason(pool, make_pool, opened, tmp_path, caplog):
+    make_pool().start().agent("pykvpool/n0-1.engines")
+    leave(tmp_path / "pykvpool" / "killed-1.engines")
+    opened(any_port(pool.access()))
+    assert "'n0' is of another pool" in caplog.text
+    assert "killed" not in caplog.text
+
+
+def test_a_process_is_not_said_to_be_connected_before_it_is(pool, opened):
+    port = opened(EmbeddedPort(PoolAccess(("tcp://127.0.0.1:9",), "alone")))
+    assert "will connect to tcp://127.0.0.1:9" in port.placement
+    there = opened(EmbeddedPort(pool.access()))
+    Engine(there).connected()
+    assert "connected to " + pool.address in there.placement and "will" not in there.placement
+
+
+def test_without_a_node_on_the_host_the_process_does_its_own_io(pool, opened, tmp_path):
+    leave(tmp_path / "pykvpool" / "killed-1.engines")
     port = opened(any_port(pool.access()))
     assert isinstance(port, EmbeddedPort)
     assert pool.address in port.placement

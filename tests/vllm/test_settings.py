@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pykvpool.errors import ConfigError
-from pykvpool_connector.vllm.settings import Settings, options, settings_of
+from pykvpool_connector.vllm.settings import Settings, check_options, options, settings_of
 
 
 def settings(role: str = "kv_both", environ: dict[str, str] | None = None, **extra) -> Settings:
@@ -109,3 +109,11 @@ def test_what_says_in_two_ways_where_io_is_done_or_where_nothing_can_be_is_refus
 def test_joining_a_pool_and_starting_one_exclude_each_other():
     with pytest.raises(ConfigError, match="embedded_size"):
         settings(master="tcp://a:1", embedded_size="1GiB")
+
+
+def test_options_alone_can_be_checked_before_there_is_a_role():
+    check_options({"min_load_tokens": 16}, {})
+    check_options(None, {})
+    for wrong in ({"min_load_token": 16}, {"embedded_size": "1GiB", "placement": "node"}, {"drain_s": "soon"}):
+        with pytest.raises(ConfigError, match=next(reversed(wrong))):
+            check_options(wrong, {})

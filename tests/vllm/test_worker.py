@@ -180,6 +180,22 @@ def test_a_port_that_refuses_or_breaks_costs_a_recompute_never_the_engine(caplog
         assert not side.busy
 
 
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("TooFewNodes", "no node lends memory to this pool: start `pykvpool node`; `pykvpool status` lists them"),
+        ("Unavailable", "`pykvpool status` shows whether its master and nodes are there"),
+    ],
+)
+def test_what_a_newcomer_can_do_about_lost_saves_is_said(caplog, reason, advice):
+    side, port = worker()
+    side.start_saves(StepOrders(saves=(save(2),)))
+    port.end(SaveDone(2, dropped=2, reasons={reason: 2}))
+    side.poll()
+    assert f"2 blocks were not saved: {reason} (" in caplog.text
+    assert advice in caplog.text
+
+
 def test_an_answer_to_nothing_is_not_passed_on(caplog):
     """A duplicate completion kills the engine (vLLM#53049)."""
     side, port = worker()

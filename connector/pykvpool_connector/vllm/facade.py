@@ -34,7 +34,7 @@ from pykvpool_connector.vllm.logs import join_log
 from pykvpool_connector.vllm.metadata import RankMetadata, StepMetadata
 from pykvpool_connector.vllm.scheduler.policy import Policy
 from pykvpool_connector.vllm.scheduler.side import SchedulerSide
-from pykvpool_connector.vllm.settings import Settings, settings_of
+from pykvpool_connector.vllm.settings import Settings, check_options, settings_of
 from pykvpool_connector.vllm.stats import PyKVPoolPromMetrics, PyKVPoolStats
 from pykvpool_connector.vllm.worker.device import cuda_order
 from pykvpool_connector.vllm.worker.side import WorkerSide
@@ -84,6 +84,13 @@ class PyKVPoolStoreConnector(KVConnectorBase_V1, SupportsHMA):
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
         """The layout that was asked for; None: any will do."""
         return settings_of(vllm_config.kv_transfer_config).options.kv_layout or None
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """No. vLLM asks when it puts its configuration together, long before it loads weights and makes a connector:
+        wrong options are refused here already (it does not ask where there are no full CUDA graphs)."""
+        check_options(extra_config)
+        return False
 
     def get_kv_connector_stats(self) -> PyKVPoolStats | None:
         """What this side has counted since the last call."""

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from pykvpool.config import Config, load
@@ -85,7 +86,12 @@ class Options:
         Choice(("", *LAYOUTS)),
         "Memory layout to ask vLLM for; with BLHNC a block is one run. Empty: vLLM's choice.",
     )
-    drain_s: float = key(5.0, _seconds, "Longest that an engine's end waits for saves.")
+    drain_s: float = key(
+        5.0,
+        _seconds,
+        "Longest that an engine's end waits for saves. 'vllm serve' kills its engine at once: give it a longer "
+        "--shutdown-timeout, in whole seconds.",
+    )
     reset_timeout_s: float = key(5.0, _seconds, "Longest that a reset of the cache waits for the pool's word.")
 
 
@@ -166,6 +172,11 @@ def settings_of(kv_transfer_config: Any, environ: Mapping[str, str] = os.environ
     settings = Settings(parsed, load(parsed.config_file or None, environ, flags), role)
     _check_namespace(settings, given="client.namespace" in flags)
     return settings
+
+
+def check_options(extra: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise what `settings_of` would for these options, where nothing else of the configuration is known yet."""
+    settings_of(SimpleNamespace(kv_role="kv_both", kv_connector_extra_config=extra), environ)
 
 
 def _check_place(options: Options, *, joins: bool) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,13 @@ from pykvpool.fabric.packet_socket import PacketSocket
 from pykvpool.host.agent import wire
 from pykvpool.host.agent.ring import RingFile
 from pykvpool.host.agent.server import open_stream
-from pykvpool.node.socket_files import shm_dirs
 from pykvpool.runtime import Runtime
 from pykvpool.transport.base import Stream
 
 #: Bytes of the ring unless a block needs more; pages are taken as they are used.
 RING_BYTES = 64 << 20
+#: Of a connect: no file there, or one that a killed process left.
+_NOBODY = (errno.ENOENT, errno.ECONNREFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Where:
     replicas: int = 1
     #: Memory through which blocks pass, taken as it is used; it grows for large blocks.
     ring_bytes: int = RING_BYTES
+    #: What to say, and to advise, where no node listens; empty: only where that was.
+    absent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +62,16 @@ class Attached:
 async def attach(where: Where, ring_bytes: int, runtime: Runtime) -> Attached:
     """To the first node that takes us. Raises `Unavailable` that says why none did."""
     tried: list[str] = []
+    dead: list[str] = []
     for path in where.find():
         try:
             return await _attach_at(path, where, ring_bytes, runtime)
         except PoolError as error:
-            tried.append(f"{path}: {error}")
-    if not tried:
-        places = " or ".join(map(str, shm_dirs()))
-        raise Unavailable(f"no node of this user was found on this host, in {places}")
-    raise Unavailable("; ".join(tried))
+            left_behind = error.fields.get("errno") in _NOBODY
+            (dead if left_behind else tried).append(f"{path}: {error}")
+    if tried:  # what killed nodes left is no news
+        raise Unavailable("; ".join(tried))
+    raise Unavailable(where.absent or "; ".join(dead) or "no node was found on this host")
 
 
 async def _attach_at(path: str, where: Where, ring_bytes: int, runtime: Runtime) -> Attached:

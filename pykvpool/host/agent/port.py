@@ -25,6 +25,7 @@ class AgentPort(ThreadPort):
         token: str | None = None,
         replicas: int = 1,
         ring_bytes: int = RING_BYTES,
+        absent: str = "",
         prepare: Callable[[], None] | None = None,
     ) -> None:
         """
@@ -35,6 +36,7 @@ class AgentPort(ThreadPort):
             cluster, token: as for the pool.
             replicas: copies of each block.
             ring_bytes: memory through which blocks pass, taken as it is used; it grows for large blocks.
+            absent: what to say, and to advise, where no node listens.
             prepare: called before every search, on the port's thread (to start the node).
         """
 
@@ -44,7 +46,7 @@ class AgentPort(ThreadPort):
             return [socket] if socket else engine_sockets()
 
         def make(runtime: Runtime, emit: Emit) -> Rank:
-            self._rank = Rank(Where(name, find, masters, cluster, token, replicas, ring_bytes), runtime, emit)
+            self._rank = Rank(Where(name, find, masters, cluster, token, replicas, ring_bytes, absent), runtime, emit)
             return self._rank
 
         super().__init__(name, make)

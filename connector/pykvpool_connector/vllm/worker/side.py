@@ -29,6 +29,11 @@ LOGGED_FAILURES = 20
 #: Reasons of our own, beside the names of the pool's errors.
 OTHER_FINGERPRINT = "other_fingerprint"
 FENCED = "fenced"
+#: What to do about saves that were dropped for these reasons; of the others nothing has to be done.
+ADVICE = {
+    "TooFewNodes": " (no node lends memory to this pool: start `pykvpool node`; `pykvpool status` lists them)",
+    "Unavailable": " (the pool cannot be reached: `pykvpool status` shows whether its master and nodes are there)",
+}
 
 
 @dataclass(slots=True)
@@ -198,7 +203,8 @@ class WorkerSide:
         counts = (done.stored, done.existed, done.dropped, done.bytes_stored)
         self._report.add(RankReport({done.job_id: SaveReport(self._rank_bit, *counts, complete=done.dropped == 0)}))
         if done.dropped:
-            self._complain("%d blocks were not saved: %s", done.dropped, ", ".join(done.reasons) or "unknown")
+            advice = next((ADVICE[reason] for reason in done.reasons if reason in ADVICE), "")
+            self._complain("%d blocks were not saved: %s%s", done.dropped, ", ".join(done.reasons) or "unknown", advice)
         self._tally.count("saves")
         self._tally.count("saved_blocks", done.stored, "stored")
         self._tally.count("saved_blocks", done.existed, "existed")
