@@ -22,7 +22,8 @@ async def until_answered(masters: Sequence[str], attempt: Callable[[], Awaitable
     """Await `attempt()` until it no longer raises `Unavailable`, without end; says so once. Raises all else."""
     for tries in itertools.count():
         try:
-            return await attempt()
+            await attempt()
+            return
         except Unavailable:
             if not tries:
                 where = " or ".join(masters)
