@@ -118,12 +118,12 @@ def build_available(schemes: Sequence[str], build: Callable[[str], T]) -> list[T
             ways_out += scheme != "inproc"
         except NotSupported as error:
             missing.append((scheme, error))
-    for scheme, error in missing:
+    for scheme, lacking in missing:
         if not ways_out:
-            raise error
-        if error.message not in _said:
-            _said.add(error.message)
-            log.warning("going on without %s: %s", scheme, error.message)
+            raise lacking
+        if lacking.message not in _said:
+            _said.add(lacking.message)
+            log.warning("going on without %s: %s", scheme, lacking.message)
     return built
 
 

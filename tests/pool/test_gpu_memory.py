@@ -138,7 +138,7 @@ async def test_without_a_driver_gpu_memory_is_refused_in_one_line_and_host_memor
         raise NotSupported("GPU memory needs cuda-python: pip install '.[gpu]'")
 
     client = await pool.client(gpu=GpuMemory(pool.runtime.offload, load=load))
-    with pytest.raises(InvalidArgument, match=r"pip install 'pykvpool\[gpu\]'"):
+    with pytest.raises(InvalidArgument, match=r"pip install '\.\[gpu\]'"):
         await client.put("k", gpu.tensor(b"1234"))
     with pytest.raises(NotSupported):
         client.register(gpu.tensor(b"1234"))
