@@ -89,7 +89,7 @@ class Runtime:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where the extra ``pykvpool[fast]`` is installed, else asyncio's own."""
+    """uvloop's where the extra ``fast`` is installed, else asyncio's own."""
     try:
         import uvloop
     except ImportError:

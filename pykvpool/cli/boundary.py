@@ -68,6 +68,12 @@ NEXT: dict[type[PoolError], str] = {
 }
 
 
+#: Where a configuration itself is wrong `config --show` would only say the same again.
+UNREADABLE = "correct it there: docs/configuration.md lists every key and what it allows"
+#: What such an error has.
+_OF_A_CONFIGURATION = frozenset(("file", "key", "source"))
+
+
 class ChildFailed(Unavailable):
     """A process that this command started failed; the message quotes it."""
 
@@ -83,6 +89,8 @@ def next_step(error: PoolError) -> str:
     """What to do about `error`, or "" where its message says it all."""
     if type(error) in (InvalidArgument, NotSupported):
         return ""
+    if isinstance(error, ConfigError) and error.fields.keys() & _OF_A_CONFIGURATION:
+        return UNREADABLE
     return next((NEXT[kind] for kind in type(error).__mro__ if kind in NEXT), "")
 
 

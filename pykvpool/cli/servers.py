@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from pykvpool.cli import format as say
 from pykvpool.cli.fabric_settings import rdma_advertise, rdma_listen, rdma_settings
-from pykvpool.cli.taken_names import check_name_is_free
+from pykvpool.cli.taken_names import check_master_answers, check_name_is_free
+from pykvpool.cli.waiting import until_answered
 from pykvpool.config import Config, MasterConfig, NodeConfig, PoolConfig, RdmaConfig
 from pykvpool.core.config import CoreConfig
 from pykvpool.core.master import MasterCore
@@ -93,8 +94,11 @@ async def running_master(config: Config) -> AsyncIterator[Serving]:
 
 
 @asynccontextmanager
-async def running_node(config: Config) -> AsyncIterator[ServingNode]:
+async def running_node(config: Config, *, wait: bool = False) -> AsyncIterator[ServingNode]:
     """A node that lends its memory as configured; leaving takes it back and tells the master at once.
+
+    Args:
+        wait: for a master that does not answer yet, without end.
 
     Raises `ConfigError` (memory, port, directory, a name that a connected node has), `Unavailable`, `Refused`.
     """
@@ -103,7 +107,9 @@ async def running_node(config: Config) -> AsyncIterator[ServingNode]:
         node.name or socket.gethostname(), pool.master, node.segment_size, pool.token or None, pool.cluster
     )
     async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(_running(settings, node, config.rdma, ask=not node.replace))
+        running = await stack.enter_async_context(
+            _running(settings, node, config.rdma, ask=not node.replace, wait=wait)
+        )
         http = ""
         if node.http_listen:
             from pykvpool.cli.faces import node_face
@@ -173,9 +179,9 @@ async def embedded_node(name: str, masters: Sequence[str], segment_bytes: int) -
 
 @asynccontextmanager
 async def _running(
-    settings: NodeSettings, config: NodeConfig, rdma: RdmaConfig, *, ask: bool = False
+    settings: NodeSettings, config: NodeConfig, rdma: RdmaConfig, *, ask: bool = False, wait: bool = False
 ) -> AsyncIterator[Node]:
-    """`ask`: whether the name is free; else it is taken from whoever has it."""
+    """`ask`: whether the name is free; else it is taken from whoever has it. `wait`: see `running_node`."""
     runtime = real_runtime()
     offered = ServerSettings(
         runtime=runtime,
@@ -190,8 +196,11 @@ async def _running(
     )
     node = Node(settings, build_servers(config.fabrics, offered), runtime)
     try:
-        if ask:
-            await check_name_is_free(settings, runtime)
+        check = check_name_is_free if ask else check_master_answers
+        if wait:
+            await until_answered(settings.master, lambda: check(settings, runtime))
+        elif ask:
+            await check(settings, runtime)
         if offered.shm_path:
             sweep(offered.shm_path)
         await node.start()

@@ -6,6 +6,9 @@ Two nodes that start in the same moment both find the name free; then the master
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from pykvpool.cli import format as say
 from pykvpool.errors import ConfigError, ProtocolError
 from pykvpool.model.commands import ClusterState
@@ -17,6 +20,21 @@ from pykvpool.transport.control import ControlSession
 
 async def check_name_is_free(settings: NodeSettings, runtime: Runtime) -> None:
     """Raises `ConfigError` where a node that is connected to the master now has that name; else as connecting does."""
+    async with _asking(settings, runtime) as session:
+        state = await session.call(ClusterState(), settings.connect_timeout_s)
+        if not isinstance(state, State):
+            raise ProtocolError(f"the master answered a question for its state with {type(state).__name__}")
+        check_name_in(state, settings.name, session.ttl_ms)
+
+
+async def check_master_answers(settings: NodeSettings, runtime: Runtime) -> None:
+    """The same for a name that is taken in any case: raises as connecting does."""
+    async with _asking(settings, runtime):
+        pass
+
+
+@asynccontextmanager
+async def _asking(settings: NodeSettings, runtime: Runtime) -> AsyncIterator[ControlSession]:
     session = await ControlSession.connect(
         list(settings.master),
         name=f"before-node-{runtime.new_incarnation():016x}",
@@ -27,10 +45,7 @@ async def check_name_is_free(settings: NodeSettings, runtime: Runtime) -> None:
         connect_timeout_s=settings.connect_timeout_s,
     )
     try:
-        state = await session.call(ClusterState(), settings.connect_timeout_s)
-        if not isinstance(state, State):
-            raise ProtocolError(f"the master answered a question for its state with {type(state).__name__}")
-        check_name_in(state, settings.name, session.ttl_ms)
+        yield session
     finally:
         await session.close()
 

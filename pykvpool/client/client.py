@@ -30,7 +30,7 @@ from pykvpool.errors import InvalidArgument, PoolError
 from pykvpool.fabric.base import FabricClient, Peer
 from pykvpool.fabric.device_mover import DeviceMover
 from pykvpool.fabric.rdma.settings import DEFAULT_SETTINGS, RdmaSettings
-from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_client
+from pykvpool.fabric.registry import DEFAULT_FABRICS, ClientSettings, build_available, build_client
 from pykvpool.fabric.router import Router
 from pykvpool.memory.buffers import BufferRegistry, as_pieces
 from pykvpool.memory.cuda import GpuMemory
@@ -111,7 +111,7 @@ class Client(MemoryVerbs):
         Raises:
             Unavailable: nobody answered; the message lists what was tried.
             Refused: the handshake failed, with the reason.
-            NotSupported: a fabric that this host or installation does not offer.
+            NotSupported: a fabric that this host or installation does not offer, and no other one is named.
         """
         runtime = runtime or real_runtime()
         check_replicas(replicas, min_replicas)
@@ -146,7 +146,9 @@ class Client(MemoryVerbs):
                     peer, runtime, cluster=session.cluster, token=token, rdma=rdma, buffers=registered, gpu=gpu
                 )
                 mover = DeviceMover(gpu, runtime.offload, staged_only=verify == "staged")
-                return Router([make_fabric(scheme, settings) for scheme in fabrics], runtime.clock, mover)
+                return Router(
+                    build_available(fabrics, lambda scheme: make_fabric(scheme, settings)), runtime.clock, mover
+                )
 
             reach = Fabrics(make_router)
         except BaseException:

@@ -6,8 +6,10 @@ A further fabric (an extra, a simulator) joins with `register`; asking for one t
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pykvpool.errors import ConfigError, NotSupported
 from pykvpool.fabric.base import Exported, FabricClient, FabricServer, Peer
@@ -22,6 +24,8 @@ from pykvpool.fabric.tcp_server import TcpServer
 from pykvpool.memory.buffers import BufferRegistry
 from pykvpool.memory.cuda import GpuMemory
 from pykvpool.runtime import Runtime
+
+log = logging.getLogger("pykvpool.fabric")
 
 #: What a client tries and a node offers unless told otherwise.
 DEFAULT_FABRICS = ("inproc", "shm", "tcp")
@@ -72,7 +76,11 @@ class Fabric:
     server: Callable[[ServerSettings], FabricServer]
 
 
+T = TypeVar("T")
+
 _fabrics: dict[str, Fabric] = {}
+#: What was said to be missing.
+_said: set[str] = set()
 
 
 def register(fabric: Fabric) -> None:
@@ -91,11 +99,32 @@ def build_server(scheme: str, settings: ServerSettings) -> FabricServer:
 
 
 def build_clients(schemes: Sequence[str], settings: ClientSettings) -> list[FabricClient]:
-    return [build_client(scheme, settings) for scheme in schemes]
+    return build_available(schemes, lambda scheme: build_client(scheme, settings))
 
 
 def build_servers(schemes: Sequence[str], settings: ServerSettings) -> list[FabricServer]:
-    return [build_server(scheme, settings) for scheme in schemes]
+    return build_available(schemes, lambda scheme: build_server(scheme, settings))
+
+
+def build_available(schemes: Sequence[str], build: Callable[[str], T]) -> list[T]:
+    """One of each. What this host does not offer is left out with a warning, once for each reason in a process, as
+    long as another way to other processes remains; else its `NotSupported` is raised."""
+    built: list[T] = []
+    ways_out = 0
+    missing: list[tuple[str, NotSupported]] = []
+    for scheme in schemes:
+        try:
+            built.append(build(scheme))
+            ways_out += scheme != "inproc"
+        except NotSupported as error:
+            missing.append((scheme, error))
+    for scheme, lacking in missing:
+        if not ways_out:
+            raise lacking
+        if lacking.message not in _said:
+            _said.add(lacking.message)
+            log.warning("going on without %s: %s", scheme, lacking.message)
+    return built
 
 
 def export_over(servers: Sequence[FabricServer], memory: Exported) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 from pykvpool.errors import GpuFailed, NotSupported
 from pykvpool.memory.cuda_driver import Allocation, DeviceFacts, Driver, WriteOrdering
 
-INSTALL = "pip install 'pykvpool[gpu]'"
+INSTALL = "pip install '.[gpu]' in a clone of pykvpool"
 #: Room for a device's name, and for a PCI address as the driver writes it.
 _NAME_BYTES = 256
 _PCI_BYTES = 32

@@ -1,12 +1,15 @@
 """Where a node's UNIX sockets lie, for shared memory and for engines, and what killed nodes left there.
 
-The name of the file holds the node's name and process, so that two processes never meet at one file. A node that is
-killed cannot remove its own; the next node of that name does, and touches nothing of anybody else.
+The name of the file holds the node's name and process, so that two processes never meet at one file. An engine's own
+pool has the engine in it instead, and a lock beside it that its starter holds while it lives. Who is killed cannot
+remove its own; the next node that starts in this user's directory does, for all who are dead. In a directory that
+somebody named, where other programs may keep sockets too, it does so for earlier nodes of its own name alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -21,14 +24,20 @@ log = logging.getLogger("pykvpool.node")
 
 #: Longest part of a node's name in the file's: a path of a UNIX socket has 107 bytes at most.
 MAX_NAME_CHARS = 40
-#: Ends the file's name of a socket for engines; shm's ends in ``.sock``.
+#: How the file's name of a socket ends: for shared memory, and for engines.
+SHM_SUFFIX = ".sock"
 ENGINE_SUFFIX = ".engines"
+#: And what an engine's own pool has beside the latter: its master's socket, its starter's lock.
+MASTER_SUFFIX = ".master"
+LOCK_SUFFIX = ".lock"
+#: Files of engines' own pools, by the names that `pykvpool.host.local_pool` gives them.
+_OF_ENGINES = re.compile(r"engine-[0-9a-f]{16}\.(?:engines|master|lock)", re.ASCII)
 
 
 def shm_path(node: str, directory: str) -> str:
     """The socket of a node in this process, in `directory` or the user's own one. Raises `ConfigError`."""
     place = Path(directory).absolute() if directory else default_shm_dir()
-    return str(place / f"{_safe(node)}-{os.getpid()}.sock")
+    return str(place / f"{_safe(node)}-{os.getpid()}{SHM_SUFFIX}")
 
 
 def engine_path(node: str, directory: str) -> str:
@@ -88,24 +97,56 @@ def _is_private(place: Path) -> bool:
 
 
 def sweep(path: str) -> None:
-    """Remove the sockets beside `path` that dead processes of the same node left.
+    """Remove what dead processes left beside `path`.
 
     Dead means that nobody listens there *and* no process has its number: a node that starts has a file a moment before
-    it listens.
+    it listens. For an engine's own pool it means that its lock can be taken.
     """
     own = Path(path)
-    prefix = own.name.rpartition("-")[0]
     try:
+        ours = own.parent in shm_dirs() and _is_private(own.parent)
         beside = sorted(own.parent.iterdir())
     except OSError:
         return  # not made yet, or not ours to read: whoever listens there will say so
+    name = ".+" if ours else re.escape(own.name.rpartition("-")[0])
+    kind = "|".join(map(re.escape, ((SHM_SUFFIX, ENGINE_SUFFIX) if ours else (own.suffix,))))
+    of_nodes = re.compile(rf"{name}-(\d{{1,9}})(?:{kind})", re.ASCII)
     for found in beside:
-        match = re.fullmatch(re.escape(prefix) + r"-(\d{1,9})" + re.escape(own.suffix), found.name, re.ASCII)
+        match = of_nodes.fullmatch(found.name)
         if match is None or found == own or _runs(int(match[1])) or not _nobody_listens(found):
             continue
-        log.info("removing %s: its process is gone", found)
-        with contextlib.suppress(OSError):  # gone already, or not ours to remove
-            found.unlink()
+        _remove(found)
+    if ours:
+        for stem in sorted({found.stem for found in beside if _OF_ENGINES.fullmatch(found.name)}):
+            _sweep_engine(own.parent / stem)
+
+
+def _sweep_engine(base: Path) -> None:
+    """Remove what an engine's own pool left, unless somebody has its lock. The lock goes last and while it is held:
+    another who opened the file before sees that it is no longer the one of that name, and takes the new one."""
+    lock = base.with_suffix(LOCK_SUFFIX)
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(fd).st_ino != lock.stat().st_ino:
+            return
+        for left in (base.with_suffix(ENGINE_SUFFIX), base.with_suffix(MASTER_SUFFIX)):
+            if _nobody_listens(left):  # else the pool is ending just now, and removes its own
+                _remove(left)
+        _remove(lock)
+    except OSError:
+        pass  # somebody has it, or has just given it up
+    finally:
+        os.close(fd)
+
+
+def _remove(path: Path) -> None:
+    log.info("removing %s: its process is gone", path)
+    with contextlib.suppress(OSError):  # gone already, or not ours to remove
+        path.unlink()
 
 
 def _safe(node: str) -> str:
@@ -126,7 +167,8 @@ def _runs(pid: int) -> bool:
 def _nobody_listens(path: Path) -> bool:
     if not path.is_socket():
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+    kind = socket.SOCK_STREAM if path.suffix == MASTER_SUFFIX else socket.SOCK_SEQPACKET
+    with socket.socket(socket.AF_UNIX, kind) as probe:
         probe.setblocking(False)
         try:
             probe.connect(str(path))

@@ -22,7 +22,7 @@ def no_verbs():
 
 
 def no_driver():
-    raise NotSupported("GPU memory needs cuda-python: pip install 'pykvpool[gpu]'")
+    raise NotSupported("GPU memory needs cuda-python: pip install '.[gpu]'")
 
 
 @dataclass
@@ -126,6 +126,7 @@ class FakeHost:
             "version": lambda package: "1.0",
             "clock": lambda number: 1000.0,
             "listen": lambda host, port: None,
+            "reach": lambda address: None,
             "verbs": no_verbs,
             "driver": no_driver,
         }

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import click
 import pytest
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from pykvpool import __version__, errors
 from pykvpool.cli import main as main_module
-from pykvpool.cli.boundary import EXIT_ERROR, EXIT_INTERRUPTED, NEXT, Terminated, next_step
+from pykvpool.cli.boundary import EXIT_ERROR, EXIT_INTERRUPTED, NEXT, UNREADABLE, Terminated, next_step
 from pykvpool.cli.main import COMMANDS, PoolGroup, cli, main
 
 
@@ -137,3 +138,14 @@ def test_a_broken_plug_in_costs_only_its_own_command(monkeypatch: pytest.MonkeyP
     wrong = CliRunner().invoke(cli, ["wrong"])
     assert wrong.exit_code == EXIT_ERROR
     assert "is a str, not a click command" in wrong.stderr
+
+
+def test_where_the_configuration_itself_is_wrong_the_next_step_is_not_to_read_it_again(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    for text in ("[pool\n", "[pol]\n", '[node]\nsegment_size = "many"\n'):
+        file.write_text(text)
+        told = CliRunner().invoke(cli, ["status", "--config", str(file)])
+        assert told.exit_code == EXIT_ERROR
+        assert str(file) in told.stderr
+        assert told.stderr.splitlines()[1] == f"  {UNREADABLE}"
+    assert next_step(errors.ConfigError("cannot listen there")) == NEXT[errors.ConfigError]

@@ -68,11 +68,49 @@ def test_a_taken_port_names_its_holder_or_the_flag() -> None:
     assert str(os.getpid()) in err or "--listen" in err
 
 
-def test_a_node_without_a_master_says_so() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        _, err = run("node", "--master", address, "--segment-size", "1MiB", code=1)
+def free_address() -> str:
+    """Where nobody listens now."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("extra", [(), ("--replace",)])
+def test_a_node_that_is_started_first_waits_for_its_master(extra: tuple[str, ...]) -> None:
+    address = free_address()
+    with command("node", "--name", "early", "--master", address, "--segment-size", "1MiB", *extra) as node:
+        assert node.stderr is not None
+        waiting = node.stderr.readline()
+        assert waiting == f"pykvpool: waiting for the master at {address}: start it with `pykvpool master`\n"
+        with server("master", "--listen", address):
+            assert node.stderr.readline().startswith("pykvpool node 'early' lends 1 MiB")
+            node.send_signal(signal.SIGINT)
+            _, err = finish(node, 0)
+    assert "waiting" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_waits_for_its_master_ends_when_told_to(number: signal.Signals) -> None:
+    with command("node", "--master", free_address(), "--segment-size", "1MiB") as node:
+        assert node.stderr is not None
+        assert "waiting for the master" in node.stderr.readline()
+        node.send_signal(number)
+        assert finish(node, 0) == ("", "")
+
+
+def test_a_node_that_waits_is_still_refused_by_a_master_with_another_token() -> None:
+    address = free_address()
+    with command("node", "--master", address, "--segment-size", "1MiB", "--token", "wrong") as node:
+        assert node.stderr is not None
+        assert "waiting for the master" in node.stderr.readline()
+        with server("master", "--listen", address, "--token", "right"):
+            _, err = finish(node, 1)
+    assert err.startswith("pykvpool: Refused: ")
+
+
+def test_a_supervised_node_without_a_master_says_so() -> None:
+    address = free_address()
+    with command("node", "--supervised", "--master", address, "--segment-size", "1MiB") as node:
+        _, err = finish(node, 1)
     assert err.startswith("pykvpool: Unavailable: ")
     assert address in err
 

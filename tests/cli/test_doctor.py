@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import socket
 import time
 from pathlib import Path
 
@@ -57,7 +58,9 @@ def everything(host: FakeHost, wants: Wants = Wants()) -> list[Finding]:  # noqa
 
 def test_a_plain_host_can_do_all_that_a_plain_configuration_asks_for(host: FakeHost) -> None:
     findings = everything(host)
-    assert {finding.status for finding in findings} == {Status.OK}
+    assert {finding.status for finding in findings} == {Status.OK, Status.ABSENT}
+    absent = {finding.check for finding in findings if finding.status is Status.ABSENT}
+    assert absent == {"rdma.devices", "rdma.binding", "memlock", "gpu.driver"}
     assert len(findings) >= 12
 
 
@@ -88,7 +91,7 @@ def test_every_finding_that_is_not_fine_says_what_to_type(host: FakeHost) -> Non
     )
     host.gpu(node=1, driver="")
     for finding in everything(host, Wants(fabrics=RDMA.fabrics, gpu=True, segment_bytes=1 << 50)):
-        assert finding.status is Status.OK or finding.fix
+        assert finding.status in (Status.OK, Status.ABSENT) or finding.fix
         assert "\n" not in finding.message + finding.fix
 
 
@@ -145,7 +148,7 @@ def test_missing_packages_are_named_with_the_command(host: FakeHost) -> None:
 
 def test_a_missing_uvloop_is_a_tip(host: FakeHost) -> None:
     host.answers["version"] = lambda package: None
-    assert the(host, software.uvloop).fix == "pip install 'pykvpool[fast]'"
+    assert the(host, software.uvloop).fix == "pip install '.[fast]' in a clone of pykvpool"
 
 
 def test_a_binding_that_is_there_is_named_with_its_version(host: FakeHost) -> None:
@@ -156,7 +159,7 @@ def test_a_binding_that_is_there_is_named_with_its_version(host: FakeHost) -> No
 def test_a_binding_that_is_missing_says_why_and_how_to_install_it(host: FakeHost) -> None:
     found = the(host, software.verbs_binding, RDMA)
     assert found.message == "no verbs binding can be loaded: pyverbs: No module named 'pyverbs'"
-    assert "apt-get install python3-pyverbs" in found.fix and "pip install 'pykvpool[rdma]'" in found.fix
+    assert "apt-get install python3-pyverbs" in found.fix and "pip install '.[rdma]'" in found.fix
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_memory_of_an_unknown_size_is_no_reason_to_worry(host: FakeHost) -> None
         (2 * GIB, "0", GIB, "rdma", Status.OK),
         (8 << 20, "0", GIB, "rdma", Status.BAD),
         (8 << 20, "0", 0, "rdma", Status.BAD),
-        (8 << 20, "0", GIB, "tcp", Status.OK),
+        (8 << 20, "0", GIB, "tcp", Status.ABSENT),
         (8 << 20, "nonsense", GIB, "rdma", Status.BAD),
     ],
 )
@@ -591,6 +594,29 @@ def test_listening_is_really_tried() -> None:
     assert view.listen("127.0.0.1", 0) is None
     assert view.listen("192.0.2.1", 0) == errno.EADDRNOTAVAIL
     assert view.listen("no such host.invalid", 1) is None
+
+
+def test_a_master_of_the_configuration_is_looked_for_where_it_is_said_to_be(host: FakeHost, tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text('[pool]\nmaster = ["tcp://10.0.0.9:7000", "tcp://10.0.0.8:7000"]\n')
+    wants = asked_for(str(file), {}, (), False).wants
+    host.answers["reach"] = lambda address: "Connection refused" if "9:" in address else None
+    silent, there = look(host, ports.masters, wants)
+    assert (silent.status, there.status) == (Status.WARN, Status.OK)
+    assert silent.message == "no master answers at tcp://10.0.0.9:7000 (pool.master): Connection refused"
+    assert "pykvpool master --listen tcp://0.0.0.0:7000" in silent.fix and "correct pool.master" in silent.fix
+    assert look(host, ports.masters, asked_for(None, {}, (), False).wants) == []
+
+
+def test_this_host_reaches_who_listens_and_says_why_not() -> None:
+    view = HostView()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        assert view.reach(address) is None
+    why = view.reach(address)
+    assert why is not None and "refused" in why.lower()
+    assert view.reach("unix:///nowhere/at/all") is not None
+    assert view.reach("pigeon://x") is not None
 
 
 # -- the command ---------------------------------------------------------------------------------------------------

@@ -19,12 +19,14 @@ from pykvpool.errors import (
     TransferFailed,
     Unavailable,
 )
+from pykvpool.fabric import registry
 from pykvpool.fabric.base import FabricClient, Outcome, Peer, Read, Write
 from pykvpool.fabric.inproc import InprocRegistry
 from pykvpool.fabric.registry import (
     DEFAULT_FABRICS,
     ClientSettings,
     ServerSettings,
+    build_available,
     build_clients,
     build_servers,
     export_over,
@@ -280,3 +282,25 @@ async def test_the_real_fabrics_stand_in_for_each_other(tmp_path: Path) -> None:
         await server.close()
     memory.close()
     runtime.offload.close()
+
+
+def _build(scheme: str) -> str:
+    if scheme == "rdma":
+        raise NotSupported("rdma: this host has no RDMA device")
+    return scheme
+
+
+@pytest.mark.parametrize("schemes", [("rdma", "tcp"), ("inproc", "shm", "rdma")])
+def test_a_fabric_that_the_host_lacks_is_left_out_with_one_warning(
+    schemes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registry, "_said", set())
+    for _ in range(2):
+        assert build_available(schemes, _build) == [scheme for scheme in schemes if scheme != "rdma"]
+    assert caplog.messages == ["going on without rdma: rdma: this host has no RDMA device"]
+
+
+@pytest.mark.parametrize("schemes", [("rdma",), ("inproc", "rdma")])
+def test_a_fabric_that_the_host_lacks_is_an_error_where_it_is_the_only_way_out(schemes: tuple[str, ...]) -> None:
+    with pytest.raises(NotSupported, match="no RDMA device"):
+        build_available(schemes, _build)

@@ -50,7 +50,7 @@ def test_without_a_binding_one_line_says_what_to_install(installed: list[str]) -
         load()
     text = str(caught.value)
     assert "\n" not in text
-    for part in ("apt-get install python3-pyverbs", "pip install 'pykvpool[rdma]'", *BINDINGS):
+    for part in ("apt-get install python3-pyverbs", "pip install '.[rdma]'", *BINDINGS):
         assert part in text
 
 

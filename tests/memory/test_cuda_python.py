@@ -262,7 +262,7 @@ def test_a_host_without_a_gpu_is_told_so_in_one_line(answer: object, said: str) 
 def test_a_missing_binding_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda", None)
     monkeypatch.delitem(sys.modules, "cuda.bindings.driver", raising=False)
-    with pytest.raises(NotSupported, match=re.escape("pip install 'pykvpool[gpu]'")):
+    with pytest.raises(NotSupported, match=re.escape("pip install '.[gpu]'")):
         load_driver()
 
 

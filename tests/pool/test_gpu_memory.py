@@ -135,10 +135,10 @@ async def test_a_gpu_that_fails_is_named_and_the_pool_goes_on(pool, gpu):
 
 async def test_without_a_driver_gpu_memory_is_refused_in_one_line_and_host_memory_works(pool, gpu):
     def load():
-        raise NotSupported("GPU memory needs cuda-python: pip install 'pykvpool[gpu]'")
+        raise NotSupported("GPU memory needs cuda-python: pip install '.[gpu]'")
 
     client = await pool.client(gpu=GpuMemory(pool.runtime.offload, load=load))
-    with pytest.raises(InvalidArgument, match=r"pip install 'pykvpool\[gpu\]'"):
+    with pytest.raises(InvalidArgument, match=r"pip install '\.\[gpu\]'"):
         await client.put("k", gpu.tensor(b"1234"))
     with pytest.raises(NotSupported):
         client.register(gpu.tensor(b"1234"))

@@ -57,14 +57,15 @@ def node(config: Config, supervised: bool) -> None:
     """Run a node: lend memory of this machine to the pool until it is stopped.
 
     Each node has a name of its own. One that was killed is followed by the next of its name; from one that is connected
-    the name is taken only with --replace.
+    the name is taken only with --replace. One that starts before its master waits for it (--supervised: it does not,
+    who starts it sees to the order).
     """
     _log(config)
     if supervised:
         check_standard_input()
 
     async def serve() -> None:
-        async with running_node(config) as serving:
+        async with running_node(config, wait=not supervised) as serving:
             name = serving.node.name
             lends = f"lends {say.size(config.node.segment_size)} to {' or '.join(config.pool.master)}"
             _started(f"node {name!r} {lends}, over {serving.everywhere}")

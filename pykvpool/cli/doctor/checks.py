@@ -26,7 +26,7 @@ SECTIONS = (
         "memory",
         (memory.available, memory.shared_memory, memory.memlock, memory.huge_pages, memory.open_files),
     ),
-    Section("network", (ports.ports,)),
+    Section("network", (ports.ports, ports.masters)),
     Section(
         "RDMA",
         (

@@ -11,7 +11,7 @@ import msgspec
 from rich.text import Text
 
 from pykvpool.cli import screen
-from pykvpool.cli.boundary import EXIT_ERROR
+from pykvpool.cli.boundary import EXIT_ERROR, next_step
 from pykvpool.cli.doctor.checks import Examined, examine, exit_code
 from pykvpool.cli.doctor.finding import Check, Finding, Status
 from pykvpool.cli.doctor.view import HostView
@@ -22,7 +22,7 @@ from pykvpool.errors import ConfigError
 
 #: What may be asked for by flag, whatever the configuration says.
 FABRICS = ("shm", "tcp", "rdma")
-STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.BAD: "bold red"}
+STYLES = {Status.OK: "green", Status.ABSENT: "dim", Status.WARN: "yellow", Status.BAD: "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,10 @@ def asked_for(config_file: str | None, environment: Mapping[str, str], fabrics: 
     try:
         config = load(config_file, environment, {})
     except ConfigError as error:
-        fix = "pykvpool config --show lists every value and where it is from"
-        return Asked(Wants(fabrics=frozenset({*Wants().fabrics, *fabrics}), gpu=gpu), (check.bad(error.message, fix),))
+        return Asked(
+            Wants(fabrics=frozenset({*Wants().fabrics, *fabrics}), gpu=gpu),
+            (check.bad(error.message, next_step(error)),),
+        )
     warnings = tuple(check.warn(warning, "correct or remove it") for warning in config.warnings)
     return Asked(wants_of(config, fabrics, gpu), warnings)
 
@@ -110,7 +112,7 @@ def show(examined: Sequence[Examined]) -> None:
             line.append(_printable(finding.message))
             console.print(line, soft_wrap=True)
             if finding.fix:
-                word = "tip" if finding.status is Status.OK else "fix"
+                word = "tip" if finding.status in (Status.OK, Status.ABSENT) else "fix"
                 console.print(Text(f"         {word}: {_printable(finding.fix)}", style="dim"), soft_wrap=True)
     console.print(Text(_verdict([finding for section in examined for finding in section.findings])), soft_wrap=True)
 

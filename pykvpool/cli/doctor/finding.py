@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 
 class Status(enum.StrEnum):
-    #: It works, or it is not there and nobody asked for it.
     OK = "ok"
+    #: It is not there, and nobody asked for it.
+    ABSENT = "n/a"
     #: It works worse than it could, or something that was not asked for cannot work.
     WARN = "warn"
     #: Something that the configuration asks for cannot work.
@@ -46,7 +47,7 @@ class Check:
 
     def missing(self, message: str, fix: str, *, wanted: bool) -> Finding:
         """Something that cannot work: bad where it is wanted, else merely so."""
-        return self.bad(message, fix) if wanted else self.ok(message, fix)
+        return Finding(self.name, Status.BAD if wanted else Status.ABSENT, message, fix)
 
     def broken(self, message: str, fix: str, *, wanted: bool) -> Finding:
         """Something that is there and does not work: bad where it is wanted, else a warning."""

@@ -12,6 +12,7 @@ from pykvpool.cli.doctor.wants import Wants
 from pykvpool.errors import PoolError
 from pykvpool.memory.cuda_driver import Allocation, Driver
 from pykvpool.memory.cuda_paths import has_peer_memory, ways_for
+from pykvpool.memory.cuda_python import INSTALL
 
 PCI_DEVICES = "sys/bus/pci/devices"
 NVIDIA = 0x10DE
@@ -86,7 +87,7 @@ def memory(view: HostView, wants: Wants) -> Iterator[Finding]:
         cuda = view.driver()
         count = cuda.device_count()
     except PoolError as error:
-        yield check.broken(f"GPU memory cannot be used: {error}", "pip install 'pykvpool[gpu]'", wanted=wants.gpu)
+        yield check.broken(f"GPU memory cannot be used: {error}", INSTALL, wanted=wants.gpu)
         return
     for ordinal in range(count):
         yield _ways(check, view, cuda, ordinal, wants)

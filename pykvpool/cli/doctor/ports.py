@@ -40,6 +40,26 @@ def ports(view: HostView, wants: Wants) -> Iterator[Finding]:
         yield check.ok(f"free: {', '.join(f'{port} ({port.key})' for port in free)}")
 
 
+def masters(view: HostView, wants: Wants) -> Iterator[Finding]:
+    """Does anybody listen where the configuration says that the master is? One may be started later: a warning."""
+    check = Check("master")
+    for address in wants.masters:
+        why = view.reach(address)
+        if why is None:
+            yield check.ok(f"somebody listens at {address} (pool.master)")
+        else:
+            yield check.warn(
+                f"no master answers at {address} (pool.master): {why}",
+                f"start it there: pykvpool master --listen {_listen_flag(address)}; or correct pool.master",
+            )
+
+
+def _listen_flag(address: str) -> str:
+    """Where a master listens that is to be reached at this address."""
+    scheme, _, rest = address.partition("://")
+    return address if scheme != "tcp" else f"tcp://0.0.0.0:{rest.rpartition(':')[2]}"
+
+
 def _look(check: Check, view: HostView, port: Port, listeners: list[Listener]) -> Finding | None:
     """What is wrong with a port, None: nothing."""
     holder = next((listener for listener in listeners if _collide(listener, port)), None)

@@ -38,7 +38,9 @@ def uvloop(view: HostView, wants: Wants) -> Iterator[Finding]:
     check = Check("uvloop")
     version = view.version("uvloop")
     if version is None:
-        yield check.ok("uvloop is not installed: asyncio's own loop is used", "pip install 'pykvpool[fast]'")
+        yield check.ok(
+            "uvloop is not installed: asyncio's own loop is used", "pip install '.[fast]' in a clone of pykvpool"
+        )
     else:
         yield check.ok(f"uvloop {version}")
 

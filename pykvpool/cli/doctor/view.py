@@ -7,6 +7,7 @@ containers, and a doctor has to live with that.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import resource
@@ -18,12 +19,16 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from pykvpool.errors import PoolError
 from pykvpool.fabric.verbs.load import load as load_verbs
 from pykvpool.fabric.verbs.protocol import Verbs
 from pykvpool.memory.cuda_driver import Driver
 from pykvpool.memory.cuda_python import load_driver
 from pykvpool.memory.locked import may_lock_any
+from pykvpool.transport.registry import default_transports
 
+#: How long a master may take to accept a connection (s).
+REACH_S = 3.0
 #: Most bytes read of one file: what we look at are numbers and short tables.
 MAX_FILE_BYTES = 1 << 20
 
@@ -46,6 +51,8 @@ class HostView:
     clock: Callable[[int], float] = time.clock_gettime
     #: Tries to listen at an address: None, or the errno that says why not.
     listen: Callable[[str, int], int | None] = field(default_factory=lambda: _listen)
+    #: Connects to a control address for a moment: None, or why not.
+    reach: Callable[[str], str | None] = field(default_factory=lambda: _reach)
     #: The bindings. Raise `PoolError` where there is none.
     verbs: Callable[[], Verbs] = load_verbs
     driver: Callable[[], Driver] = load_driver
@@ -140,4 +147,20 @@ def _listen(host: str, port: int) -> int | None:
             sock.listen(1)
         except OSError as error:
             return error.errno
+    return None
+
+
+def _reach(address: str) -> str | None:
+    """Says nothing to whoever is there."""
+
+    async def attempt() -> None:
+        async with asyncio.timeout(REACH_S):
+            (await default_transports().connect(address)).close()
+
+    try:
+        asyncio.run(attempt())
+    except TimeoutError:
+        return f"nothing answers within {REACH_S:g} s"
+    except PoolError as error:
+        return error.message
     return None

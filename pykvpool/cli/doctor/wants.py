@@ -38,6 +38,8 @@ class Wants:
     #: Where the node's socket for shm is to be, "" by default.
     shm_dir: str = ""
     ports: tuple[Port, ...] = ()
+    #: Addresses of masters that somebody wrote down.
+    masters: tuple[str, ...] = ()
     #: RDMA devices by name, ``name`` or ``name:port``; empty: whatever there is.
     rdma_devices: tuple[str, ...] = ()
 
@@ -55,6 +57,7 @@ def wants_of(config: Config, fabrics: Iterable[str], gpu: bool) -> Wants:
         segment_bytes=config.node.segment_size if config.sources["node.segment_size"] != DEFAULT else 0,
         shm_dir=str(Path(config.node.shm_dir).absolute()) if config.node.shm_dir else "",
         ports=tuple(_ports(config)),
+        masters=tuple(config.pool.master) if config.sources["pool.master"] != DEFAULT else (),
         rdma_devices=config.rdma.devices,
     )
 

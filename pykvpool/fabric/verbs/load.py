@@ -18,7 +18,7 @@ BINDINGS = ("pyverbs", "ibverbs")
 UNKNOWN_VERSION = "unknown"
 INSTALL = (
     "apt-get install python3-pyverbs (for the system's Python), "
-    "or apt-get install libibverbs1 ibverbs-providers and pip install 'pykvpool[rdma]'"
+    "or apt-get install libibverbs1 ibverbs-providers and pip install '.[rdma]' in a clone of pykvpool"
 )
 #: Set where nothing else is. Memory that a card knows stays where it is when the process forks (newer kernels see to
 #: that themselves); and what was on a device that has vanished may be closed like anything else.
