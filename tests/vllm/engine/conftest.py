@@ -32,9 +32,11 @@ NODE_SIZE = "64MiB"
 @pytest.fixture(autouse=True)
 def found_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nodes and engines of this test alone find each other: whatever else this user runs on this host."""
+    compiled = Path(tempfile.gettempdir()) / f"torchinductor-tests-{os.getuid()}"  # once, not for every engine
     with tempfile.TemporaryDirectory(prefix="pk-") as folder:  # short, for sockets lie in it
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
         monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(compiled))
         yield
 
 
