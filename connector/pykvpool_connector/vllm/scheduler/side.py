@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 #: `matched`: how many tokens may be loaded (None: ask again later), and that they come between steps.
 Match = tuple[int | None, bool]
 NOTHING: Match = (0, False)
+LATER: Match = (None, False)
 #: Reasons why requests bypass the pool that are logged, each once: with an adapter that cannot be read every one does.
 LOGGED_BYPASSES = 20
-LATER: Match = (None, False)
 
 
 class SchedulerSide:
